@@ -45,9 +45,9 @@ def contradictions(catalog: Catalog) -> list[str]:
         need("branch", f"cc {cc}", [capability.first_branch] if capability.first_branch else [], numbers)
     for branch in catalog.branches:
         need("architecture", f"branch {branch.number}", [branch.oldest_architecture], names)
-    for offer in catalog.drivers.archive.offers:
-        need("Ubuntu release", f"archive {offer.series}", [offer.ubuntu], releases)
-        need("branch", f"archive {offer.series}", [int(offer.series[:3])], numbers)
+    for listed in catalog.drivers.archive.offers:
+        need("Ubuntu release", f"archive {listed.series}", [listed.ubuntu], releases)
+        need("branch", f"archive {listed.series}", [int(listed.series[:3])], numbers)
     for moved in catalog.drivers.archive.transitional:
         where = f"transitional {moved.from_}"
         need("Ubuntu release", where, moved.ubuntu, releases)
@@ -96,14 +96,14 @@ def gaps(catalog: Catalog) -> list[str]:
         for name, repository in catalog.repositories.repositories.items():
             if release not in repository.keys:
                 found.append(f"{where}: repositories.yml, {name}: not listed under keys, with its key")
-        if not any(offer.ubuntu == release for offer in catalog.drivers.archive.offers):
+        if not any(listed.ubuntu == release for listed in catalog.drivers.archive.offers):
             found.append(f"{where}: drivers.yml, archive.offers: which branches the archive has")
-        if not any(offer.ubuntu == release for offer in catalog.drivers.nvidia.offers):
+        if not any(listed.ubuntu == release for listed in catalog.drivers.nvidia.offers):
             found.append(f"{where}: drivers.yml, nvidia.offers: which branches NVIDIA's repository has")
         if release not in catalog.cuda_data.repository_ranges:
             found.append(f"{where}: cuda.yml, repository_ranges: which toolkits NVIDIA's repository has")
-    offered = {int(offer.series[:3]) for offer in catalog.drivers.archive.offers}
-    offered |= {number for offer in catalog.drivers.nvidia.offers for number in (*offer.branches, *offer.inferred)}
+    offered = {int(listed.series[:3]) for listed in catalog.drivers.archive.offers}
+    offered |= {number for listed in catalog.drivers.nvidia.offers for number in (*listed.branches, *listed.inferred)}
     for branch in catalog.branches:
         if branch.supported_now and branch.number not in offered:
             found.append(
@@ -134,8 +134,8 @@ def unsure(catalog: Catalog) -> list[str]:
                 origin = sources.get(getattr(row, "source", None) or "")
                 seen = getattr(row, "date", None) or (origin.as_of if origin else None)
                 note = getattr(row, f"{what}note", None) or getattr(row, "note", None)
-                told = [getattr(row, field), note, origin.source if origin else None, seen]
-                found.append(f"{where} {what.rstrip('_')}".rstrip() + ": " + "; ".join(text for text in told if text))
+                texts = [getattr(row, field), note, origin.source if origin else None, seen]
+                found.append(f"{where} {what.rstrip('_')}".rstrip() + ": " + "; ".join(text for text in texts if text))
     return found
 
 

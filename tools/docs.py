@@ -154,8 +154,8 @@ def traps_page() -> str:
     for trap in load_catalog().traps:
         if trap.kind == "error":
             rows = [f"- `{words}`" for words in (trap.match, *trap.also)]
-            told = [trap.cause, *([f"Look: {trap.check}"] if trap.check else []), f"What helps: {trap.fix}"]
-            parts += [f"## trap.{trap.id}\n", "\n".join(rows) + "\n", *(f"{_paragraph(line)}\n" for line in told)]
+            texts = [trap.cause, *([f"Look: {trap.check}"] if trap.check else []), f"What helps: {trap.fix}"]
+            parts += [f"## trap.{trap.id}\n", "\n".join(rows) + "\n", *(f"{_paragraph(line)}\n" for line in texts)]
     return "\n".join(parts) + "\nWritten from the catalog by `make docs`. [All findings](README.md).\n"
 
 

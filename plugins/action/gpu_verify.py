@@ -28,17 +28,25 @@ class ActionModule(ActionBase):
         from provision.parts import checks
         from provision.parts.proofs import judged
         from provision.planning import read_facts
-        from provision.planning.verification import Look, bounds, expect_of, prove_args, refuse_unknown, runs, select
+        from provision.planning.verification import (
+            CheckSelection,
+            bounds,
+            expect_of,
+            prove_args,
+            refuse_unknown,
+            runs,
+            select,
+        )
 
         args = self._task.args
-        look = Look(only=tuple(args.get("only") or ()), deep=bool(args.get("deep")))
+        selection = CheckSelection(only=tuple(args.get("only") or ()), deep=bool(args.get("deep")))
         try:
             values, catalog = role_values(self._templar, task_vars), load_catalog()
             if args.get("strict") is not None:
                 values["gpu_verify_strict"] = args["strict"]
             facts = read_facts(module_call(self, task_vars), values)
             expect = expect_of(facts, values, catalog).overlaid(args.get("expect") or {})
-            prove = prove_args(facts, values, expect, catalog, look) if runs(values, look) else None
+            prove = prove_args(facts, values, expect, catalog, selection) if runs(values, selection) else None
             found = checks.run(facts, expect)
             if prove is not None:
                 answer = self._execute_module(
@@ -47,8 +55,8 @@ class ActionModule(ActionBase):
                 if answer.get("failed"):
                     return dict(result, **answer)
                 found += judged({"measured": answer.get("measured")}, bounds(facts, values, expect, catalog))
-            refuse_unknown(look, [check.code for check in found])
-            found = select(found, values, look)
+            refuse_unknown(selection, [check.code for check in found])
+            found = select(found, values, selection)
         except ProvisionError as error:
             return dict(result, **error_result(error.issue))
         verdicts = [check.model_dump() for check in found]

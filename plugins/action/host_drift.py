@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
             items, lock = judge_host(host, facts, values, load_catalog())
         except ProvisionError as error:
             return dict(result, **error_result(error.issue))
-        told = ["%s: %s: expected %s, found %s" % (i.code, i.what, i.expected, i.found) for i in items]
+        lines = ["%s: %s: expected %s, found %s" % (i.code, i.what, i.expected, i.found) for i in items]
         result.update(
             changed=False,
             drifted=bool(items),
@@ -47,8 +47,8 @@ class ActionModule(ActionBase):
             result.update(
                 failed=True,
                 code="drift.drifted",
-                msg="%s drifted: %s" % (count, "; ".join(told[:6])),
-                because=told,
+                msg="%s drifted: %s" % (count, "; ".join(lines[:6])),
+                because=lines,
                 hint=items[0].hint,
             )
         return result

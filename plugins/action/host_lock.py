@@ -48,14 +48,14 @@ class ActionModule(ActionBase):
         if answer.get("failed"):
             return answer
         if not answer["taken"]:
-            words = runlock.refused(answer["held"])
+            issue = runlock.refused(answer["held"])
             # nothing is changed: whoever is at work is not disturbed
             if self._task.check_mode:
-                return dict(answer, changed=False, warnings=[words["message"]])
-            return dict(answer, failed=True, msg=words.pop("message"), **words)
+                return dict(answer, changed=False, warnings=[issue["message"]])
+            return dict(answer, failed=True, msg=issue.pop("message"), **issue)
         if answer["replaced"]:
-            words = runlock.took(answer["replaced"], answer["why"])
-            answer["warnings"] = ["%s: %s" % (words["message"], "; ".join(words["because"]))]
+            issue = runlock.took(answer["replaced"], answer["why"])
+            answer["warnings"] = ["%s: %s" % (issue["message"], "; ".join(issue["because"]))]
         fact = {key: holder[key] for key in ("run", "who", "git", "command")}
         fact["started"] = runrecord.now()
         return dict(answer, changed=False, ansible_facts=runlock.keep(_FACT, fact))

@@ -25,5 +25,5 @@ class ActionModule(ActionBase):
         answer = self._execute_module(module_args={"policy": policy}, task_vars=task_vars)
         if answer.get("failed"):
             return dict(result, **answer)
-        reasons = gpu_users.reasons(answer["look"], gpu_users.look(HostTree("/")), policy)
+        reasons = gpu_users.reasons(answer["look"], gpu_users.inspect(HostTree("/")), policy)
         return dict(result, changed=False, may=not reasons, reasons=reasons, look=answer["look"])

@@ -55,8 +55,8 @@ class ActionModule(ActionBase):
         from provision.catalog import load_catalog
         from provision.errors import ProvisionError
         from provision.rescue.model import History
-        from provision.rescue.orders import left_words, orders, record
-        from provision.rescue.session import limits_of, look
+        from provision.rescue.orders import left_text, orders, record
+        from provision.rescue.session import inspect_host, limits_of
 
         args = self._task.args
         host = task_vars["inventory_hostname"]
@@ -66,13 +66,13 @@ class ActionModule(ActionBase):
         try:
             values = role_values(self._templar, task_vars)
             limits = limits_of(values, local=local, stop_holders=bool(args.get("stop_holders")))
-            seen = look(host, module_call(self, task_vars), values, load_catalog(), history, limits)
+            seen = inspect_host(host, module_call(self, task_vars), values, load_catalog(), history, limits)
         except ProvisionError as error:
             return error_result(error.issue)
         if seen.round is not None and seen.round.blockers:
             return error_result(seen.round.blockers[0])
         given = orders(seen.round, values, limits)
-        left = left_words(seen.diagnosis, history) if seen.round is None else []
+        left = left_text(seen.diagnosis, history) if seen.round is None else []
         if seen.round is not None:
             history.rounds.append(seen.round)
         return dict(

@@ -25,7 +25,7 @@ from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 
 # What our modules say beside their message; an Issue's words.
-WORDS = ("code", "because", "hint")
+ISSUE_FIELDS = ("code", "because", "hint")
 # What the steps of a rescue say, for its report: module -> keys of its answer.
 REPORTS = {"rescue_step": ("steps",), "rescue_snapshot": ("path",)}
 # What a host says may be of any type and size.
@@ -63,8 +63,8 @@ class CallbackModule(CallbackBase):
     def _write(self, event, **fields):
         if self._out is not None:
             # Not all modules are ours.
-            told = redact.data(dict(fields, event=event, time=time.time()))
-            self._out.write(json.dumps(told, default=str) + "\n")
+            record = redact.data(dict(fields, event=event, time=time.time()))
+            self._out.write(json.dumps(record, default=str) + "\n")
 
     def _result(self, event, result, **fields):
         task, host, data = result.task, result.host.get_name(), result.result
@@ -84,7 +84,11 @@ class CallbackModule(CallbackBase):
             said = next((item for item in items if isinstance(item, dict) and item.get("failed")), data)
             fields["message"] = text(said.get("msg") or said.get("stderr") or said.get("module_stderr") or "")
             fields.update(
-                {word: lines(said[word]) if word == "because" else text(said[word]) for word in WORDS if said.get(word)}
+                {
+                    word: lines(said[word]) if word == "because" else text(said[word])
+                    for word in ISSUE_FIELDS
+                    if said.get(word)
+                }
             )
         if not (task.no_log or data.get("_ansible_no_log")) and task.action.startswith("gpu.provision."):
             # What a module found out of order on the host and went on with, such as damaged state of an earlier run.

@@ -170,7 +170,7 @@ SOURCE = {
     "fingerprint": {"type": "str"},
     "signed_by": {"type": "path"},
 }
-_OFFER = ("sources", "omit", "patterns", "refresh", "max_age_s", "environment", "alone")
+_CANDIDATES = ("sources", "omit", "patterns", "refresh", "max_age_s", "environment", "alone")
 _SIMULATE = ("workdir", "install", "remove", "unhold", "preferences", "keep")
 _CLEANUP = ("workdirs",)
 
@@ -197,7 +197,7 @@ def main():
         supports_check_mode=True,
     )
     operation = module.params["op"]
-    wanted = {"offer": _OFFER, "simulate": _SIMULATE, "cleanup": _CLEANUP}[operation]
+    wanted = {"offer": _CANDIDATES, "simulate": _SIMULATE, "cleanup": _CLEANUP}[operation]
     args = {name: module.params[name] for name in wanted}
     try:
         result = apt_query.main(dict(args, op=operation), session=False)

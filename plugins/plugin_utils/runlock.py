@@ -51,8 +51,8 @@ def keep(name, value):
 
 def _this_run():
     """What no other ansible-playbook has in common with this one: machine, boot, pid namespace, process and its start."""
-    told = json.dumps(run_lock.controller([process()]), sort_keys=True)
-    return hashlib.sha256(told.encode("utf-8")).hexdigest()[:12]
+    text = json.dumps(run_lock.controller([process()]), sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:12]
 
 
 def new_run():
@@ -110,15 +110,15 @@ def git(folder, *arguments):
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
 
 
-def refused(held):
+def refused(lock):
     """Return the words of an error for a host that another run holds: {"code", "message", "because", "hint"}."""
-    name = (held.get("controller") or {}).get("name") or "an unknown machine"
+    name = (lock.get("controller") or {}).get("name") or "an unknown machine"
     because = "it was started on %s and has not ended, as far as can be told from here" % name
-    if held.get("lease"):
-        because += "; not renewed for %s, its lock counts as stale" % run_lock.span(float(held["lease"]))
+    if lock.get("lease"):
+        because += "; not renewed for %s, its lock counts as stale" % run_lock.span(float(lock["lease"]))
     return {
         "code": "host.locked",
-        "message": "another run is changing this host: %s" % run_lock.words(held),
+        "message": "another run is changing this host: %s" % run_lock.describe(lock),
         "because": [because],
         "hint": "wait for it, then run this again. Where you know that it is dead: --break-lock, or with plain Ansible "
         "-e gpu_provision_break_lock=true",
@@ -130,12 +130,12 @@ def took(was, why):
     if why is None:
         return {
             "code": "host.lock_broken",
-            "message": "broke the lock of %s" % run_lock.words(was),
+            "message": "broke the lock of %s" % run_lock.describe(was),
             "because": ["that was asked for (--break-lock)"],
         }
     return {
         "code": "host.lock_stale",
-        "message": "took over the stale lock of %s" % run_lock.words(was),
+        "message": "took over the stale lock of %s" % run_lock.describe(was),
         "because": [why],
     }
 

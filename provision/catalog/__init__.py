@@ -21,8 +21,8 @@ from provision.catalog.models.answers import (
     CudaRange,
     Gpu,
     GpuMatch,
+    KnownSeries,
     LibraryPair,
-    Offer,
     Repository,
     TensorflowRelease,
     TorchRelease,
@@ -46,7 +46,7 @@ __all__ = [
     "GpuMatch",
     "KnownBad",
     "LibraryPair",
-    "Offer",
+    "KnownSeries",
     "Repository",
     "Support",
     "TensorflowRelease",
@@ -172,7 +172,7 @@ class Catalog(Files):
             )
         return rows[major].min_driver
 
-    def offers(self, branch: str | int, *, ubuntu: str) -> list[Offer]:
+    def known_series(self, branch: str | int, *, ubuntu: str) -> list[KnownSeries]:
         """Where a branch is known to be offered for an Ubuntu release as itself (not as a transitional
         package).
 
@@ -180,7 +180,7 @@ class Catalog(Files):
         """
         number, release = self.branch(branch).number, self.ubuntu(ubuntu).version
         found = [
-            Offer(channel="ubuntu", series=o.series, version=o.version, certainty=o.certainty, note=o.note)
+            KnownSeries(channel="ubuntu", series=o.series, version=o.version, certainty=o.certainty, note=o.note)
             for o in self.drivers.archive.offers
             if o.ubuntu == release
             and int(o.series[:3]) == number
@@ -189,7 +189,7 @@ class Catalog(Files):
         for row in self.drivers.nvidia.offers:
             if row.ubuntu == release and number in row.branches:
                 sure = "inferred" if number in row.inferred else row.certainty
-                found.append(Offer(channel="cuda", series=str(number), certainty=sure, note=row.note))
+                found.append(KnownSeries(channel="cuda", series=str(number), certainty=sure, note=row.note))
         return found
 
     def transitional(self, series: str, *, ubuntu: str) -> Transitional | None:
@@ -567,16 +567,16 @@ def _degree(cc: str | None, compiled: Sequence[str], *, ptx: str | None) -> Supp
 def _unknown(what: str, title: str, value: str, known: Sequence[str], because: Iterable[str] = ()) -> UsageError:
     """UsageError for a value that the catalog does not have, with the nearest that it has."""
     numbers = key(value)
-    near = difflib.get_close_matches(value.strip().lower(), known, n=3, cutoff=0.5)
-    if numbers and not near:
+    nearest = difflib.get_close_matches(value.strip().lower(), known, n=3, cutoff=0.5)
+    if numbers and not nearest:
         dotted = [k for k in known if k[:1].isdigit()]
-        near = sorted(dotted, key=lambda k: distance(k, value))[:3]
+        nearest = sorted(dotted, key=lambda k: distance(k, value))[:3]
     elif numbers:
         dotted = [k for k in known if k[:1].isdigit()]
         below = [k for k in dotted if key(k) < numbers]
         above = [k for k in dotted if key(k) > numbers]
-        near = [*([max(below, key=key)] if below else []), *([min(above, key=key)] if above else [])] or near
-    hint = "nearest known: " + ", ".join(near) if near else "known: " + ", ".join(known[-8:])
+        nearest = [*([max(below, key=key)] if below else []), *([min(above, key=key)] if above else [])] or nearest
+    hint = "nearest known: " + ", ".join(nearest) if nearest else "known: " + ", ".join(known[-8:])
     return UsageError(
         f"catalog.unknown_{what}", f"there is no {title} {value!r} in the catalog", because=because, hint=hint
     )

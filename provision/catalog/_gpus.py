@@ -272,7 +272,7 @@ class GpuIndex:
         )
 
     def _nearest(self, text: str) -> tuple[str, ...]:
-        wanted = " ".join(sorted(_words(text)))
+        wanted = " ".join(sorted(_split(text)))
         known = {" ".join(sorted(n.core)): n for n in self._names if not n.qualifiers & _RARE}
         core = " ".join(sorted(_tokens(text)[0])) or wanted
         hits = difflib.get_close_matches(core, known, n=4, cutoff=0.5)
@@ -335,7 +335,7 @@ def _variants(name: str) -> Iterable[str]:
     ]
 
 
-def _words(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     """Lower-case words; ``rtx3090`` and ``1080ti`` come apart, ``max-q`` stays together."""
     lowered = _COUNT.sub("", text.lower().strip()).replace("max-q", "maxq")
     words: list[str] = []
@@ -363,7 +363,7 @@ def _tokens(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Split a name into what makes the product and what only tells boards apart."""
     core: set[str] = set()
     qualifiers: set[str] = set()
-    for word in _words(text):
+    for word in _split(text):
         if word in _BRANDS or word in _FORMS or word in _RARE or _QUALIFIER.match(word):
             qualifiers.add(word)
             if re.fullmatch(r"sxm\d", word):

@@ -125,15 +125,15 @@ def _usage_error(error: Exception, arguments: Sequence[str]) -> UsageError | Non
     if option and message.startswith("No such option"):
         known = [name for param in getattr(command, "params", []) for name in getattr(param, "opts", [])]
         return UsageError("usage.option", f"no such option: {option}", hint=_nearest(option, known, f"{path} --help"))
-    words = message[:1].lower() + message[1:].rstrip(".")
-    extra = re.search(r"unexpected extra arguments? ?\((?P<words>[^()]+)\)", words.replace("(s)", "s"))
+    text = message[:1].lower() + message[1:].rstrip(".")
+    extra = re.search(r"unexpected extra arguments? ?\((?P<words>[^()]+)\)", text.replace("(s)", "s"))
     limits = any("--limit" in getattr(param, "opts", []) for param in getattr(command, "params", []))
     if extra and limits:
         hosts = extra["words"].replace(" ", ",")
-        return UsageError("usage.arguments", words, hint=f"hosts are named with -l: {path} -l {hosts}")
-    return UsageError("usage.arguments", words, hint=f"{path} --help")
+        return UsageError("usage.arguments", text, hint=f"hosts are named with -l: {path} -l {hosts}")
+    return UsageError("usage.arguments", text, hint=f"{path} --help")
 
 
 def _nearest(word: str, known: list[str], else_: str) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"see {else_}"
+    nearest = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {nearest[0]}?" if nearest else f"see {else_}"

@@ -13,7 +13,7 @@ from provision.lock.model import VARIABLE
 if TYPE_CHECKING:
     from provision.documents import ApplyDocument, PlanDocument
     from provision.render import Renderer
-    from provision.rollout.observers import Seam
+    from provision.rollout.observers import RunObserver
     from provision.rollout.options import RolloutOptions
     from provision.rollout.state import Store
     from provision.runs.fleet import Fleet
@@ -142,7 +142,7 @@ def _carry_out(
             check=how.check,
             verbosity=settings.verbose,
             planned_at=planned_at,
-            seams=seams(fleet, planned, renderer, options, how, before),
+            observers=observers(fleet, planned, renderer, options, how, before),
             **more,
         )
 
@@ -156,14 +156,14 @@ def _carry_out(
     return finish(settings, run(), renderer)
 
 
-def seams(
+def observers(
     fleet: Fleet, planned: PlanDocument, renderer: Renderer, options: RolloutOptions, how: How, before: dict[str, Any]
-) -> list[Seam]:
+) -> list[RunObserver]:
     """Return what is told of the rollout: the locks of the hosts, and the record of the run."""
     from provision.runs.history import Recorder
 
-    words = "provision apply" + (f" --rollback {options.rollback}" if options.rollback else "")
-    return [Recorder(fleet, planned.hosts, words, renderer.progress(), force=how.break_lock, before=before)]
+    command = "provision apply" + (f" --rollback {options.rollback}" if options.rollback else "")
+    return [Recorder(fleet, planned.hosts, command, renderer.progress(), force=how.break_lock, before=before)]
 
 
 def _show(

@@ -302,12 +302,12 @@ LOCK = Annotated[
 NO_LOCK = Annotated[bool, typer.Option("--no-lock", metavar="", help="Do not hold hosts to a lock.")]
 
 
-def held_to(settings: Settings, lock: Path | None, no_lock: bool) -> Settings:
+def with_lock(settings: Settings, lock: Path | None, no_lock: bool) -> Settings:
     """Settings that name the lock of this run, for the command and for what Ansible plans."""
-    return with_values(settings, held_to_values(lock, no_lock) or False)
+    return with_values(settings, lock_variables(lock, no_lock) or False)
 
 
-def held_to_values(lock: Path | None, no_lock: bool) -> dict[str, str]:
+def lock_variables(lock: Path | None, no_lock: bool) -> dict[str, str]:
     """The variable that names the lock of this run; UsageError for both options."""
     if lock and no_lock:
         raise UsageError("usage.lock", "--lock and --no-lock contradict each other", hint="leave one of them out")

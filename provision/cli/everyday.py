@@ -13,13 +13,13 @@ from provision.cli.base import (
     Settings,
     command,
     finish,
-    held_to,
-    held_to_values,
+    lock_variables,
     open_fleet,
+    with_lock,
     with_values,
 )
 
-_LOOK = "Where hosts come from, and a look at them"
+_SCAN = "Where hosts come from, and a look at them"
 
 
 @command(
@@ -44,18 +44,18 @@ def init(
     force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite the file if it is there.")] = False,
     from_file: Annotated[
         Path | None,
-        typer.Option("--from-file", metavar="FILE", rich_help_panel=_LOOK, help="Names in a file, one a line."),
+        typer.Option("--from-file", metavar="FILE", rich_help_panel=_SCAN, help="Names in a file, one a line."),
     ] = None,
     from_ssh_config: Annotated[
         bool,
         typer.Option(
-            "--from-ssh-config", metavar="", rich_help_panel=_LOOK, help="The hosts that ~/.ssh/config names."
+            "--from-ssh-config", metavar="", rich_help_panel=_SCAN, help="The hosts that ~/.ssh/config names."
         ),
     ] = False,
     ssh_config: Annotated[
         Path | None,
         typer.Option(
-            "--ssh-config", metavar="FILE", rich_help_panel=_LOOK, help="The same, from another configuration of ssh."
+            "--ssh-config", metavar="FILE", rich_help_panel=_SCAN, help="The same, from another configuration of ssh."
         ),
     ] = None,
     from_inventory: Annotated[
@@ -63,7 +63,7 @@ def init(
         typer.Option(
             "--from-inventory",
             metavar="",
-            rich_help_panel=_LOOK,
+            rich_help_panel=_SCAN,
             help="Groups for the hosts of an inventory that you have (-i): a file beside it, not a copy.",
         ),
     ] = False,
@@ -71,7 +71,7 @@ def init(
         bool | None,
         typer.Option(
             "--scan/--no-scan",
-            rich_help_panel=_LOOK,
+            rich_help_panel=_SCAN,
             help="Look at every host, and group hosts by their cards. Default: yes, but for hosts that are merely named.",
         ),
     ] = None,
@@ -135,7 +135,7 @@ def plan(
     no_lock: NO_LOCK = False,
 ) -> int:
     """Show what apply would do: packages, download, restarts, reboots, and the reason of each. Changes nothing."""
-    settings = held_to(settings, lock, no_lock)
+    settings = with_lock(settings, lock, no_lock)
     settings = with_values(settings, prune and {"cuda_toolkit_prune": True})
     fleet, renderer = open_fleet(settings, "plan")
     from provision.commands import plan as command
@@ -230,7 +230,7 @@ def apply(
     from provision.cli import applying
     from provision.rollout.options import parse
 
-    values: dict[str, str | bool] = {**held_to_values(lock, no_lock)}
+    values: dict[str, str | bool] = {**lock_variables(lock, no_lock)}
     if no_reboot:
         values["nvidia_driver_reboot"] = "never"
     if prune:
@@ -267,9 +267,9 @@ def verify(
     """
     fleet, renderer = open_fleet(settings, "verify")
     from provision.commands import verify as command
-    from provision.planning.verification import Look
+    from provision.planning.verification import CheckSelection
 
-    document = command.run(fleet, renderer.progress(), look=Look(tuple(check or ()), deep))
+    document = command.run(fleet, renderer.progress(), selection=CheckSelection(tuple(check or ()), deep))
     if junit:
         command.write_junit(document, junit)
     return finish(settings, document, renderer)
@@ -301,9 +301,9 @@ def compat(
 ) -> int:
     """Answer from the catalog alone what fits together, what does not, and why. Asks no host."""
     from provision.commands import compat as command
-    from provision.compat.answer import Wishes
+    from provision.compat.answer import CompatRequest
 
-    wishes = Wishes(
+    request = CompatRequest(
         gpu=tuple(gpu or ()),
         driver=driver,
         cuda=cuda,
@@ -314,4 +314,4 @@ def compat(
         modules=modules,
         image_cuda=image_cuda,
     )
-    return finish(settings, command.run(wishes))
+    return finish(settings, command.run(request))

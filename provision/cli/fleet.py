@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.base import LOCK, NO_LOCK, Settings, command, finish, held_to, open_fleet
+from provision.cli.base import LOCK, NO_LOCK, Settings, command, finish, open_fleet, with_lock
 
 
 @command("provision lock", "provision lock -l 'gpu*' -o fleet.lock.yml", "provision lock --update --only driver")
@@ -59,7 +59,7 @@ def drift(
 
     One read of each host, no apt. Exit code 2 when anything drifted.
     """
-    fleet, renderer = open_fleet(held_to(settings, lock, no_lock), "drift")
+    fleet, renderer = open_fleet(with_lock(settings, lock, no_lock), "drift")
     from provision.commands import drift as command
 
     if metrics:
@@ -188,13 +188,13 @@ def history(
     base = settings.run_dir
     if what is None and not on_hosts:
         return finish(settings, command.of_runs(base, newest))
-    trouble = None
+    failure = None
     if what is not None and not on_hosts:
         try:
             found = command.one_run(what, base)
         except UsageError as error:
             # more than one run: perhaps it is a host
-            found, trouble = None, error
+            found, failure = None, error
         if found is not None:
             return finish(settings, found)
     from dataclasses import replace
@@ -204,5 +204,5 @@ def history(
     except UsageError as error:
         if what is None or error.issue.code not in ("inventory.missing", "inventory.no_match", "inventory.empty"):
             raise
-        raise trouble or command.nothing(what, base) from error
+        raise failure or command.nothing(what, base) from error
     return finish(settings, command.of_hosts(fleet, base, renderer.progress(), newest=newest), renderer)

@@ -37,15 +37,15 @@ def run(settings: Settings, request: Request) -> int:
 
     if request.inventory:
         return _from_inventory(settings, request)
-    names, words = list(request.hosts), []
+    names, sources = list(request.hosts), []
     if request.hosts:
-        words.append("hosts that were named")
+        sources.append("hosts that were named")
     if request.file:
         names += from_file(request.file, command.check_name)
-        words.append(str(request.file))
+        sources.append(str(request.file))
     if request.ssh_config:
         names += from_ssh_config(request.ssh_config, command.check_name)
-        words.append(str(request.ssh_config))
+        sources.append(str(request.ssh_config))
     if not names:
         raise UsageError(
             "usage.arguments",
@@ -66,7 +66,7 @@ def run(settings: Settings, request: Request) -> int:
         plain = Path(folder, "hosts.yml")
         command.run(names, plain, login=login)
         fleet, renderer = open_fleet(replace(settings, inventory=[str(plain)]), "init")
-        source = command.Source(" and ".join(words), leave_out=request.ssh_config is not None, login=login)
+        source = command.Source(" and ".join(sources), leave_out=request.ssh_config is not None, login=login)
         document = command.run_scanned(fleet, output, source, renderer.progress(), force=request.force)
     return finish(settings, document, renderer)
 

@@ -28,7 +28,7 @@ from provision.rollout import summary as rollout_summary
 from provision.rollout.hooks import SPARE_SECONDS, Hook, failed, hooks_of, judge
 from provision.rollout.interrupts import Interrupts
 from provision.rollout.loop import HookResult, Outcome, Rollout
-from provision.rollout.observers import Seam
+from provision.rollout.observers import RunObserver
 from provision.rollout.options import RolloutOptions
 from provision.rollout.state import (
     DONE,
@@ -121,7 +121,7 @@ def run(
     run_base: Path | None = None,
     check: bool = False,
     verbosity: int = 0,
-    seams: Sequence[Seam] = (),
+    observers: Sequence[RunObserver] = (),
     planned_at: float | None = None,
     declined: bool = False,
 ) -> ApplyDocument:
@@ -164,13 +164,13 @@ def run(
         planned_at=planned_at or started,
         interrupts=interrupts,
         before=before,
-        seams=seams,
+        observers=observers,
         check=check,
     )
     try:
         with interrupts.caught():
-            for seam in rollout.seams:
-                seam.begin(store.folder)
+            for observer in rollout.observers:
+                observer.begin(store.folder)
             rollout.go(first, staged.waiting, staged.begun)
     finally:
         release(fleet)
@@ -179,8 +179,8 @@ def run(
     document.seconds = round(time.monotonic() - started, 1)
     document.warnings = [] if check or declined else left_behind.end(fleet, plan, runs_folder(run_base))
     _finish(document, plan, store, rollout, declined)
-    for seam in rollout.seams:
-        seam.at_end(document)
+    for observer in rollout.observers:
+        observer.at_end(document)
     with store.change() as state:
         state.ended, state.exit_code, state.process = now(), document.exit_code, None
     own_state.write(store.folder / "result.json", document.to_json())
@@ -434,7 +434,7 @@ class _Actions:
             self.talk.host(host.name, title)
             return self._run_hook(phase, host, self._hooks[host.name][phase], wave)
 
-        def told_of(host: Host, result: Issue | None | ProvisionError) -> None:
+        def report(host: Host, result: Issue | None | ProvisionError) -> None:
             issue = result.issue if isinstance(result, ProvisionError) else result
             if issue is None:
                 self.talk.host(host.name, "drained" if phase == "drain" else "resumed", state="ok")
@@ -442,7 +442,7 @@ class _Actions:
                 self.talk.host(host.name, issue.message, state="failed")
 
         try:
-            results = remote.for_each(having, one, forks=self.fleet.forks, on_done=told_of)
+            results = remote.for_each(having, one, forks=self.fleet.forks, on_done=report)
         finally:
             self.talk.end()
         # without this hook there is nothing to fail
@@ -495,7 +495,7 @@ class _Actions:
                 names,
                 {"gpu_provision_plan_file": str(plan_file), "gpu_provision_run": self.store.state.run},
                 folder,
-                lambda event: tell(self.talk, event),
+                lambda event: show_event(self.talk, event),
                 forks=self.fleet.forks,
                 check=self.check,
                 verbosity=self.verbosity,
@@ -636,7 +636,7 @@ def restart_issue(host: str, because: list[str]) -> Issue:
     )
 
 
-def tell(talk: Talk, event: Event) -> None:
+def show_event(talk: Talk, event: Event) -> None:
     """Say what an event of the run means for its host."""
     kind, host = event["event"], event.get("host")
     if host is None:

@@ -8,6 +8,7 @@ from provision.catalog import Support, load_catalog
 from provision.compat import compat
 from provision.compat.answer import (
     CompatAnswer,
+    CompatRequest,
     CudaAnswer,
     DriverAnswer,
     GpuAnswer,
@@ -16,7 +17,6 @@ from provision.compat.answer import (
     Nearest,
     TensorflowAnswer,
     TorchAnswer,
-    Wishes,
 )
 from provision.documents import Document
 from provision.errors import Exit, Issue, UsageError
@@ -26,7 +26,7 @@ class CompatDocument(Document):
     """compat's answer as a command's document; errors holds the conflicts, hosts is empty."""
 
     schema_id: str = Field(default="provision/compat/1", alias="schema")
-    wishes: Wishes
+    wishes: CompatRequest
     fits: bool
     support: Support | None
     conflicts: list[Issue]
@@ -43,13 +43,13 @@ class CompatDocument(Document):
     python: list[str]
 
 
-def run(wishes: Wishes) -> CompatDocument:
+def run(request: CompatRequest) -> CompatDocument:
     """Answer what fits: exit code 0 when it does, 5 when wishes clash. UsageError for what does not exist."""
-    if not any(wishes.model_dump().values()):
+    if not any(request.model_dump().values()):
         raise UsageError(
             "usage.arguments", "nothing to compare", hint="provision compat --gpu 'RTX 3090' --cuda 12.4 --torch 2.6"
         )
-    answer = compat(wishes, load_catalog())
+    answer = compat(request, load_catalog())
     document = CompatDocument(
         errors=answer.conflicts,
         **{name: getattr(answer, name) for name in CompatAnswer.model_fields if name != "schema_"},

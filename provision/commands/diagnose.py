@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from provision.catalog import Trap, load_catalog
-from provision.commands.scan import driver_in_words
+from provision.commands.scan import describe_driver
 from provision.diagnose import diagnose, pages, queries
 from provision.diagnose.finding import Cause, Diagnosis
 from provision.diagnose.pages import Page
@@ -101,11 +101,11 @@ def judged(facts: Facts, values: dict[str, object]) -> DiagnosedHost:
     return DiagnosedHost(
         status=_status(found),
         gpus=describe_gpus(facts, catalog),
-        driver=driver_in_words(facts),
+        driver=describe_driver(facts),
         findings=found.findings,
         unknown=found.unknown,
         unread=found.unread,
-        looked_at=[] if found.errors or found.unknown else queries.looked_at(Case(facts, values, catalog)),
+        looked_at=[] if found.errors or found.unknown else queries.sources_read(Case(facts, values, catalog)),
     )
 
 

@@ -67,8 +67,8 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DriftDocument:
 
     answers = ask_all(fleet, fleet.hosts, "reading", ask, talk or Silent())
     judged = {name: answer for name, answer in answers.items() if not isinstance(answer, ProvisionError)}
-    told = {name: {item.area for item in one.items} for name, one in judged.items()}
-    odd = compare({name: one.peer for name, one in judged.items()}, told)
+    areas = {name: {item.area for item in one.items} for name, one in judged.items()}
+    odd = compare({name: one.peer for name, one in judged.items()}, areas)
     codes: list[Exit] = []
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):

@@ -117,21 +117,21 @@ def of_hosts(fleet: Fleet, base: Path | None, talk: Talk | None = None, *, newes
 def _of_these(base: Path, document: HistoryDocument, newest: int) -> list[Run]:
     """The runs of this machine that hosts tell of, and the newest others that had to do with them."""
     names = set(document.hosts)
-    told = {record.run for host in document.hosts.values() for record in host.runs}
+    listed = {record.run for host in document.hosts.values() for record in host.runs}
     found: list[Run] = []
     for folder in folders(base):
-        if folder.name not in told and len(found) >= newest:
+        if folder.name not in listed and len(found) >= newest:
             continue
         run = read(folder)
-        if run is not None and (run.run in told or names & {*run.planned, *run.hosts, *run.left_alone}):
+        if run is not None and (run.run in listed or names & {*run.planned, *run.hosts, *run.left_alone}):
             found.append(run)
     return found
 
 
-def _records(told: Sequence[Any]) -> tuple[list[HostRecord], list[str]]:
+def _records(listed: Sequence[Any]) -> tuple[list[HostRecord], list[str]]:
     """(records as hosts keep them, names of those that another version wrote otherwise)."""
     found, odd = [], []
-    for record in told:
+    for record in listed:
         try:
             found.append(HostRecord.model_validate(record))
         except ValidationError:

@@ -28,7 +28,7 @@ from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 _NAME = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?$")
 _RANGE = re.compile(r"\[([A-Za-z]|[0-9]+):([A-Za-z]|[0-9]+)(?::([0-9]+))?\]")
 # YAML 1.1 reads these as something else than a text.
-_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_YAML_KEYWORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 # as Ansible orders them
 _LETTERS = string.ascii_letters
 _LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -53,7 +53,7 @@ _LOGIN = """\
 
 """
 
-_WISHES = """\
+_VARIABLES = """\
         # Which driver. "recommended" keeps a supported driver, and installs the newest long-term or production
         # branch that this Ubuntu offers and every GPU of the host can run.
         nvidia_driver_branch: recommended
@@ -133,7 +133,7 @@ class Source:
     leave_out: hosts without a GPU are left out, since nobody has named them as GPU hosts. login: how to log in.
     """
 
-    words: str
+    title: str
     overlay: tuple[str, ...] = ()
     leave_out: bool = False
     login: Login = Login()
@@ -152,7 +152,7 @@ def run(
         check_name(name)
     content = text(names, login, path)
     refuse_existing(path, force)
-    gpus = {"hosts": _named(names), "vars": {**login.variables, **yaml.safe_load(_WISHES)}}
+    gpus = {"hosts": _named(names), "vars": {**login.variables, **yaml.safe_load(_VARIABLES)}}
     _write(path, content, {"all": {"children": {"gpus": gpus}}})
     return InitDocument(path=str(path), content=content)
 
@@ -185,7 +185,7 @@ def run_scanned(
     if not shown:
         raise UsageError(
             "init.no_gpu",
-            f"no host of {source.words} has an NVIDIA GPU, so nothing was written",
+            f"no host of {source.title} has an NVIDIA GPU, so nothing was written",
             because=[f"looked at {len(read)} of {len(answers)} hosts"],
             hint="name the hosts that have one",
         )
@@ -202,7 +202,7 @@ def run_scanned(
             ubuntu=kind.releases,
             branches=kind.branches,
             recommended=kind.recommended,
-            trouble=kind.trouble,
+            trouble=kind.refused,
         )
         for kind in shown
     }
@@ -289,7 +289,7 @@ def text(hosts: Sequence[str], login: Login, path: Path) -> str:
         lines.append(f"        {_scalar(name)}:")
         if name in _LOCAL:
             lines.append(_LOCAL_LINE)
-    return _TEXT.format(hosts="\n".join(lines), login=login.lines, source=_source(path)) + _WISHES
+    return _TEXT.format(hosts="\n".join(lines), login=login.lines, source=_source(path)) + _VARIABLES
 
 
 def _source(path: Path, others: Sequence[str] = ()) -> str:
@@ -303,7 +303,7 @@ def _source(path: Path, others: Sequence[str] = ()) -> str:
 
 def _scalar(name: str) -> str:
     """A text as YAML writes it: plain, or in double quotes."""
-    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", name) and name.lower() not in _YAML_WORDS
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", name) and name.lower() not in _YAML_KEYWORDS
     if plain:
         return name
     quoted: str = yaml.safe_dump(name, default_style='"', allow_unicode=True, width=10_000)
@@ -324,7 +324,7 @@ def _says(found: Sequence[Kind], source: Source, unreached: Mapping[str, str]) -
     """What an inventory by kinds of hardware says, without its comments."""
     gpus: dict[str, Any] = {"children": {kind.name: None for kind in found if not kind.name.startswith(NO_GPU)}}
     if not source.overlay:
-        gpus["vars"] = yaml.safe_load(_WISHES)
+        gpus["vars"] = yaml.safe_load(_VARIABLES)
     children: dict[str, Any] = {"gpus": gpus}
     for kind in found:
         hosts = _named(kind.hosts)
@@ -354,7 +354,7 @@ def scanned_text(
 ) -> str:
     """Return the inventory of hosts that were looked at, by kinds of hardware. path: as for ``text``."""
     gpus = [kind for kind in found if not kind.name.startswith(NO_GPU)]
-    lines = [f"# GPU hosts by their hardware, as an ordinary Ansible inventory; from {one_line(source.words)}."]
+    lines = [f"# GPU hosts by their hardware, as an ordinary Ansible inventory; from {one_line(source.title)}."]
     if source.overlay:
         lines.append(
             "# Groups only: how to log in stays where it is. Give both, or put this file into the same folder."
@@ -369,7 +369,7 @@ def scanned_text(
         lines += ["  vars:" if source.login.said else "  # vars:", *(line.removeprefix("    ") for line in login)]
     lines += ["  children:", "    gpus:", "      children:"]
     lines += [f"        {kind.name}:" for kind in gpus] or ["        {}"]
-    lines += ["      # vars:", *_commented(_WISHES)] if source.overlay else ["      vars:", *_WISHES.splitlines()]
+    lines += ["      # vars:", *_commented(_VARIABLES)] if source.overlay else ["      vars:", *_VARIABLES.splitlines()]
     for kind in found:
         lines += _group(kind, facts, catalog)
     if unreached:
@@ -387,10 +387,10 @@ def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str
     count = f"{len(kind.hosts)} host{'' if len(kind.hosts) == 1 else 's'}"
     what = [kind.cards or "no NVIDIA GPU", *(["NVSwitch"] if kind.nvswitch else [])]
     system = f"Ubuntu {' and '.join(kind.releases)}"
-    told = one_line(f"{count}: {', '.join(what)}; {system}")
-    lines = ["", f"    {kind.name}:", f"      # {told}", "      hosts:"]
+    comment = one_line(f"{count}: {', '.join(what)}; {system}")
+    lines = ["", f"    {kind.name}:", f"      # {comment}", "      hosts:"]
     for name in kind.hosts:
-        lines.append(_host(name, _told(name, kind, facts[name])))
+        lines.append(_host(name, _comment(name, kind, facts[name])))
         own = kind.odd.get(name)
         if own:
             lines.append(f"          gpu_verify_expect: {_value(own)}   # most of its kind have {kind.cards}")
@@ -413,9 +413,9 @@ def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str
             "        # ",
         )
         lines.append(f'        # nvidia_driver_branch: "{kind.recommended}"')
-    elif not kind.trouble:
+    elif not kind.refused:
         lines.append("        # The catalog knows no branch of the driver for them: provision plan says more.")
-    for reason in dict.fromkeys(kind.trouble.values()):
+    for reason in dict.fromkeys(kind.refused.values()):
         lines += _folded(f"No driver can be chosen: {reason}.", "        # ")
     if kind.nvswitch:
         lines.append("        # Fabric manager comes along with the driver, at exactly its version.")
@@ -425,10 +425,10 @@ def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str
     return lines
 
 
-def _told(name: str, kind: Kind, facts: Facts) -> str:
+def _comment(name: str, kind: Kind, facts: Facts) -> str:
     """What a person wants to know of a host beside its name: the driver that it has, or why it can have none."""
-    if name in kind.trouble:
-        return f"no driver can be chosen: {kind.trouble[name]}"
+    if name in kind.refused:
+        return f"no driver can be chosen: {kind.refused[name]}"
     seen = scan.describe(facts)
     parts = [
         f"driver {seen.driver}" if seen.driver else "no driver" if kind.cards else "",

@@ -137,10 +137,10 @@ def _moved(
     moving: list[str],
 ) -> _Read:
     """What a host will be by the newest plan for the moving parts; the others stay as locked."""
-    wishes = {**values, VARIABLE: str(path)}
-    wishes.update({f"{part.role}_update": True for part in map(by_name, moving) if part.apt})
-    held = [part for part in roles() if part not in moving]
-    plan = plan_from_facts(name, facts, call, wishes, catalog, held=held)
+    changed = {**values, VARIABLE: str(path)}
+    changed.update({f"{part.role}_update": True for part in map(by_name, moving) if part.apt})
+    pinned = [part for part in roles() if part not in moving]
+    plan = plan_from_facts(name, facts, call, changed, catalog, pinned=pinned)
     if plan.blockers:
         first = plan.blockers[0]
         raise RefusedError(first.code, first.message, because=first.because, hint=first.hint)
@@ -149,9 +149,9 @@ def _moved(
     if locked:
         group = _kept_parts(found.group, locked.group, moving)
         found = Entry(name, group, found.host, (*kind_of(group), found.kind[-1]))
-    told = {reason.what: reason.because for reason in plan.decisions}
+    reasons = {reason.what: reason.because for reason in plan.decisions}
     wanted = {what for part in moving for what in by_name(part).reasons}
-    return _Read(entry=found, because={w: b for w, b in told.items() if any(w.startswith(one) for one in wanted)})
+    return _Read(entry=found, because={w: b for w, b in reasons.items() if any(w.startswith(one) for one in wanted)})
 
 
 def _kept_parts(new: LockedGroup, old: LockedGroup, moving: Collection[str]) -> LockedGroup:

@@ -23,7 +23,7 @@ from provision.mirror.make import CondaNeed, Made, Maker
 from provision.mirror.need import Need, Upstream, needs
 from provision.mirror.seen import seen_of
 from provision.mirror.store import Store, here
-from provision.parts.conda.desired import CondaWish
+from provision.parts.conda.desired import CondaConfig
 from provision.parts.conda.prefix import choose_installer
 from provision.parts.desired import Desired
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
@@ -197,12 +197,12 @@ def _conda_needs(fleet: Fleet, lock: Lock, seen: Mapping[str, Any], catalog: Cat
         if not group.conda or not hosts:
             continue
         values = fleet.values[hosts[0]]
-        wish = Desired(values).conda_given
-        need = CondaNeed(group.arch, alias=wish.channel_alias)
+        config = Desired(values).conda_given
+        need = CondaNeed(group.arch, alias=config.channel_alias)
         for locked in group.conda.values():
-            version = wish.version or locked.version
+            version = config.version or locked.version
             chosen = choose_installer(
-                replace(wish, distribution=locked.distribution, version=version, installer_file=""),
+                replace(config, distribution=locked.distribution, version=version, installer_file=""),
                 catalog,
                 _MACHINES.get(group.arch, group.arch),
             )
@@ -217,17 +217,17 @@ def _conda_needs(fleet: Fleet, lock: Lock, seen: Mapping[str, Any], catalog: Cat
                 )
             need.installers.append({"file": installer.file, "url": url or installer.url, "sha256": installer.sha256})
         need.environments = [env for host in hosts if host in seen for env in seen[host]["conda"].values()]
-        channels = [*wish.channels, *(channel for env in wish.environments for channel in env.channels)]
+        channels = [*config.channels, *(channel for env in config.environments for channel in env.channels)]
         need.channels = list(dict.fromkeys([*channels, "conda-forge"]))
-        need.indexes = _indexes(wish, need.environments, catalog)
+        need.indexes = _indexes(config, need.environments, catalog)
         yield need
 
 
-def _indexes(wish: CondaWish, environments: Sequence[Mapping[str, Any]], catalog: Catalog) -> list[str]:
+def _indexes(config: CondaConfig, environments: Sequence[Mapping[str, Any]], catalog: Catalog) -> list[str]:
     """Simple indexes in which wheels are looked for: PyTorch's of each CUDA that versions name, then pip's own."""
-    base = (wish.wheel_index_url or catalog.frameworks.torch.index_url.removesuffix("/{tag}")).rstrip("/")
+    base = (config.wheel_index_url or catalog.frameworks.torch.index_url.removesuffix("/{tag}")).rstrip("/")
     tags = sorted({str(w["version"]).partition("+")[2] for env in environments for w in env["wheels"]} - {""})
-    own = wish.pip_index_url or _pips_own()
+    own = config.pip_index_url or _pips_own()
     return list(dict.fromkeys([*(f"{base}/{tag}" for tag in tags), *([own] if own else [])]))
 
 

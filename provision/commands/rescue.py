@@ -17,7 +17,7 @@ from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runr
 from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.commands import verify
-from provision.commands.apply import reboot_issue, tell
+from provision.commands.apply import reboot_issue, show_event
 from provision.diagnose.finding import Cause
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host
@@ -28,7 +28,7 @@ from provision.rescue.model import History, OfflineDocument, OfflineHost, Rescue
 from provision.rescue.offline import known_of, offline_script
 from provision.rescue.orders import orders, record
 from provision.rescue.rounds import Limits, next_level, to_mend
-from provision.rescue.session import Look, Mode, limits_of, look
+from provision.rescue.session import Inspection, Mode, inspect_host, limits_of
 from provision.rescue.touched import configured, touched
 from provision.runs import engine, history
 from provision.runs.engine import Event, HostOutcome
@@ -73,10 +73,10 @@ class _Rescued:
     """One host on its way."""
 
     history: History = field(default_factory=History)
-    first: Look | None = None
-    last: Look | None = None
+    first: Inspection | None = None
+    last: Inspection | None = None
     # what ended the last round
-    trouble: Issue | None = None
+    issue: Issue | None = None
     snapshot: str | None = None
     # set once its fate is known
     end: RescuedHost | None = None
@@ -145,7 +145,7 @@ class _Run:
             "inventory": runrecord.inventory_state(place),
             "lock": runrecord.lock_state(path_of(values)),
         }
-        held = {name: host for name, host in document.hosts.items() if name in self.locks.held}
+        held = {name: host for name, host in document.hosts.items() if name in self.locks.taken}
         records = {
             name: runrecord.record(
                 about,
@@ -185,14 +185,16 @@ class _Run:
         names = set(self._open())
         again = any(self.hosts[name].first is not None for name in names)
 
-        def ask(host: Host, session: Session) -> Look:
+        def ask(host: Host, session: Session) -> Inspection:
             def call(program: str, args: dict[str, Any]) -> Any:
                 return session.call(program, args, timeout=_READ_SECONDS)
 
             history = self.hosts[host.name].history
             values = dict(self.fleet.values[host.name])
             limits = self.limits[host.name]
-            return look(host.name, call, values, catalog, history, limits, self.options.mode, self.options.snapshot)
+            return inspect_host(
+                host.name, call, values, catalog, history, limits, self.options.mode, self.options.snapshot
+            )
 
         hosts = [host for host in self.fleet.hosts if host.name in names]
         answers = ask_all(self.fleet, hosts, "looking again" if again else "looking", ask, self.talk)
@@ -215,23 +217,23 @@ class _Run:
         self.errors.append(issue)
         self._end(name, "unreachable" if unreachable else "failed", issue.message)
 
-    def _judge(self, name: str, seen: Look) -> None:
+    def _judge(self, name: str, seen: Inspection) -> None:
         host, found = self.hosts[name], seen.round
         if found is None and self.options.mode == "undo":
             gone = [one.undo for one in host.history.rounds if one.undo]
-            if host.trouble is not None:
-                self.errors.append(host.trouble)
-            words = f"back to what was there at {gone[0].made}" if gone else "nothing to go back to"
-            self._end(name, "failed" if host.trouble else "undone" if gone else "well", words)
+            if host.issue is not None:
+                self.errors.append(host.issue)
+            text = f"back to what was there at {gone[0].made}" if gone else "nothing to go back to"
+            self._end(name, "failed" if host.issue else "undone" if gone else "well", text)
         elif seen.errors and (locked := _lock_timeout(host.history)):
             # Every further step would wait as long for the same lock.
             self.errors.append(Issue(code="apt.lock_timeout", host=name, message=locked.said[0], hint=locked.hint))
             self._end(name, "blocked", locked.said[0])
         elif found is None:
             if seen.errors:
-                if host.trouble is not None:
-                    self.errors.append(host.trouble)
-                self._end(name, "failed" if host.trouble else "left", _count_left(seen))
+                if host.issue is not None:
+                    self.errors.append(host.issue)
+                self._end(name, "failed" if host.issue else "left", _count_left(seen))
             elif not self._rounds_done(name):
                 self._end(name, "well", "nothing to rescue")
         elif found.blockers:
@@ -265,11 +267,11 @@ class _Run:
         names = self._locked(names)
         if not names:
             return
-        told = {}
+        shown = {}
         for name in names:
             seen = self.hosts[name].last
             assert seen is not None and seen.round is not None  # noqa: S101 - _to_carry_out
-            told[name] = orders(seen.round, self.fleet.values[name], self.limits[name])
+            shown[name] = orders(seen.round, self.fleet.values[name], self.limits[name])
             self.hosts[name].history.rounds.append(seen.round)
         number = max(len(self.hosts[name].history.rounds) for name in names)
         folder = self.run_dir / f"round-{number}"
@@ -277,7 +279,7 @@ class _Run:
             number += 1
             folder = self.run_dir / f"round-{number}"
         folder.mkdir(mode=0o700)
-        own_state.write(folder / "rescue.json", json.dumps({"hosts": told}, default=str))
+        own_state.write(folder / "rescue.json", json.dumps({"hosts": shown}, default=str))
         answers: dict[str, list[Any]] = {name: [] for name in names}
         assert self.locks is not None  # noqa: S101 - _locked
         self.talk.begin("rescuing", names)
@@ -308,7 +310,7 @@ class _Run:
             self.locks = HostLocks(
                 self.fleet, "provision rescue", self.run_dir.name, self.talk, force=self.options.break_lock
             )
-        wanted = [name for name in names if name not in self.locks.held]
+        wanted = [name for name in names if name not in self.locks.taken]
         refused = self.locks.take(wanted) if wanted else {}
         for name, error in refused.items():
             self.errors.append(error.issue)
@@ -329,12 +331,12 @@ class _Run:
             answers[host] = list(event["steps"])
         if host in answers and event.get("path") and self.hosts[host].snapshot is None:
             self.hosts[host].snapshot = str(event["path"])
-        tell(self.talk, event)
+        show_event(self.talk, event)
 
     def _take(self, name: str, outcome: HostOutcome, answers: list[Any]) -> None:
         """Write down what a round did on a host."""
         host = self.hosts[name]
-        host.trouble = outcome.issue
+        host.issue = outcome.issue
         self.warnings += outcome.warnings
         if outcome.status in ("ok", "changed"):
             record(host.history, answers)
@@ -408,27 +410,27 @@ class _Run:
             run_dir=str(self.run_dir) if self.run_dir else None,
             seconds=round(self.seconds, 1) if self.seconds else None,
         )
-        document.hosts = {name: self._told(name) for name in self.hosts}
+        document.hosts = {name: self._result(name) for name in self.hosts}
         codes = [_CODES[host.status] for host in document.hosts.values()]
         return document.conclude([*codes, *([Exit.INTERRUPTED] if self.interrupted else [])])
 
-    def _told(self, name: str) -> RescuedHost:
+    def _result(self, name: str) -> RescuedHost:
         host = self.hosts[name]
-        told = (host.end or RescuedHost(status="planned")).model_copy(deep=True)
+        result = (host.end or RescuedHost(status="planned")).model_copy(deep=True)
         if host.first is None or host.last is None:
-            return told
-        told.found = to_mend(host.first.shown)
-        told.rounds = list(host.history.rounds)
+            return result
+        result.found = to_mend(host.first.shown)
+        result.rounds = list(host.history.rounds)
         if host.end is None and host.last.round is not None and not _carried(host.history, host.last):
-            told.rounds.append(host.last.round)
+            result.rounds.append(host.last.round)
         # later rounds write into them
-        told.rounds = [one.model_copy(deep=True) for one in told.rounds]
-        told.left = to_mend(host.last.shown)
-        told.packages = touched(host.first.facts, host.last.facts, host.history)
-        told.configured = configured(host.first.facts, host.last.facts)
-        told.reboots, told.snapshot = host.history.reboots, host.snapshot
-        told.next = next_level(host.last.shown.findings, host.history) if told.status in _OVER else ""
-        return told
+        result.rounds = [one.model_copy(deep=True) for one in result.rounds]
+        result.left = to_mend(host.last.shown)
+        result.packages = touched(host.first.facts, host.last.facts, host.history)
+        result.configured = configured(host.first.facts, host.last.facts)
+        result.reboots, result.snapshot = host.history.reboots, host.snapshot
+        result.next = next_level(host.last.shown.findings, host.history) if result.status in _OVER else ""
+        return result
 
 
 def _lock_timeout(history: History) -> RescueStep | None:
@@ -437,11 +439,11 @@ def _lock_timeout(history: History) -> RescueStep | None:
     return next((step for step in steps if step.code == "apt.lock_timeout" and not step.ok), None)
 
 
-def _carried(history: History, seen: Look) -> bool:
+def _carried(history: History, seen: Inspection) -> bool:
     return any(one is seen.round for one in history.rounds)
 
 
-def _count_left(seen: Look) -> str:
+def _count_left(seen: Inspection) -> str:
     errors: list[Cause] = seen.errors
     return (
         errors[0].message if len(errors) == 1 else f"{len(errors)} findings stay: " + ", ".join(f.code for f in errors)
@@ -471,12 +473,12 @@ def offline(fleet: Fleet, output: Path | None = None, run_base: Path | None = No
             document.errors.append(error.issue.model_copy(update={"host": host.name}))
             codes.append(error.exit_code)
             continue
-        told = OfflineHost(script=script, source=known.source if known else "")
+        result = OfflineHost(script=script, source=known.source if known else "")
         if output is not None:
             path = output / f"{host.name}.py" if several or output.is_dir() else output
             _write_script(path, script)
-            told.path = str(path)
-        document.hosts[host.name] = told
+            result.path = str(path)
+        document.hosts[host.name] = result
     return document.conclude(codes)
 
 

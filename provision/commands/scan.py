@@ -6,8 +6,8 @@ from provision.catalog import load_catalog
 from provision.documents import ScanDocument, ScannedHost
 from provision.errors import Exit, ProvisionError
 from provision.facts import Facts
-from provision.layers.cuda import cuda_in_words
-from provision.layers.driver import origin_in_words
+from provision.layers.cuda import describe_cuda
+from provision.layers.driver import describe_origin
 from provision.lib.findings import Finding, Level
 from provision.planning import describe_gpus, read_facts
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
@@ -21,7 +21,7 @@ def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
         "reading hosts",
         lambda host, session: describe(read_facts(session.call, fleet.values[host.name])),
         talk or Silent(),
-        words=_in_brief,
+        shown=_in_brief,
     )
     document = ScanDocument()
     codes: list[Exit] = []
@@ -36,26 +36,26 @@ def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
 
 
 def _in_brief(host: ScannedHost) -> str:
-    told = [", ".join(host.gpus) or "no NVIDIA GPU", host.driver or "no driver", host.cuda, host.summary]
-    return "; ".join(filter(None, told))
+    cells = [", ".join(host.gpus) or "no NVIDIA GPU", host.driver or "no driver", host.cuda, host.summary]
+    return "; ".join(filter(None, cells))
 
 
 def describe(facts: Facts) -> ScannedHost:
     """Return a host's facts with the words that a table shows."""
-    driver, noticed = driver_in_words(facts), remarks(facts)
+    driver, noticed = describe_driver(facts), remarks(facts)
     return ScannedHost(
         status="ok",
         gpus=describe_gpus(facts, load_catalog()),
         driver=driver,
-        origin=origin_in_words(facts) if driver else None,
-        cuda=cuda_in_words(facts),
+        origin=describe_origin(facts) if driver else None,
+        cuda=describe_cuda(facts),
         summary="; ".join(remark.message for remark in noticed),
         remarks=noticed,
         facts=facts,
     )
 
 
-def driver_in_words(facts: Facts) -> str | None:
+def describe_driver(facts: Facts) -> str | None:
     """Return the loaded module's version and flavour; without one, what is on disk for the running kernel."""
     loaded = facts.module.loaded
     if loaded is not None:

@@ -16,7 +16,7 @@ from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host
 from provision.lib.findings import Check, status_of, worst
 from provision.planning import Call
-from provision.planning.verification import EVERYTHING, Look, verify_host
+from provision.planning.verification import EVERYTHING, CheckSelection, verify_host
 from provision.remote import Session
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
@@ -27,7 +27,7 @@ def run(
     fleet: Fleet,
     talk: Talk | None = None,
     hosts: Sequence[Host] | None = None,
-    look: Look = EVERYTHING,
+    selection: CheckSelection = EVERYTHING,
     *,
     keep: bool = False,
 ) -> VerifyDocument:
@@ -40,7 +40,7 @@ def run(
         fleet,
         fleet.hosts if hosts is None else hosts,
         "verifying",
-        lambda host, session: verify_host(_patient(session), dict(fleet.values[host.name]), catalog, look),
+        lambda host, session: verify_host(_patient(session), dict(fleet.values[host.name]), catalog, selection),
         talk or Silent(),
         keep=lambda checks: keep,
     )
@@ -102,13 +102,13 @@ def write_junit(document: VerifyDocument, path: Path) -> None:
             case = ElementTree.SubElement(
                 suite, "testcase", classname=name, name=check.code, time=f"{check.seconds or 0:.3f}"
             )
-            told = "\n".join([check.message, *check.evidence, *([f"hint: {check.hint}"] if check.hint else [])])
+            text = "\n".join([check.message, *check.evidence, *([f"hint: {check.hint}"] if check.hint else [])])
             if check.status == "fail":
-                ElementTree.SubElement(case, "failure", message=_plain(check.message)).text = _plain(told)
+                ElementTree.SubElement(case, "failure", message=_plain(check.message)).text = _plain(text)
             elif check.status == "skip":
                 ElementTree.SubElement(case, "skipped", message=_plain(check.message))
             else:
-                ElementTree.SubElement(case, "system-out").text = _plain(f"{check.status}: {told}")
+                ElementTree.SubElement(case, "system-out").text = _plain(f"{check.status}: {text}")
     tree = ElementTree.ElementTree(suites)
     ElementTree.indent(tree)
     try:

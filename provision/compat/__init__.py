@@ -18,6 +18,7 @@ from provision.catalog.toolkits import holders, runs
 from provision.catalog.versions import key
 from provision.compat.answer import (
     CompatAnswer,
+    CompatRequest,
     CudaAnswer,
     DriverAnswer,
     GpuAnswer,
@@ -25,7 +26,6 @@ from provision.compat.answer import (
     LibraryAnswer,
     TensorflowAnswer,
     TorchAnswer,
-    Wishes,
 )
 from provision.compat.judge import Judge, Left
 from provision.compat.messages import Clash
@@ -33,29 +33,29 @@ from provision.compat.request import parse
 from provision.compat.warnings import Warnings
 
 
-def compat(wishes: Wishes, catalog: Catalog, *, today: date | None = None) -> CompatAnswer:
+def compat(request: CompatRequest, catalog: Catalog, *, today: date | None = None) -> CompatAnswer:
     """Answer what fits.
 
     today: for warnings about ended branches; the catalog's own date where not given. Raises UsageError for values that do
     not exist (CUDA 12.7, branch 999, Ubuntu 23.04, an ambiguous GPU), with the nearest that do.
     """
     day = today or last_day(str(catalog.drivers.as_of))
-    return _Answer(Judge(catalog, parse(wishes, catalog), day)).answer(wishes)
+    return _Answer(Judge(catalog, parse(request, catalog), day)).answer(request)
 
 
 class _Answer:
     """Draws the conclusions from what a Judge leaves."""
 
     def __init__(self, judge: Judge) -> None:
-        self.judge, self.catalog, self.wished = judge, judge.catalog, judge.wished
-        self.gpus, self.ubuntu = self.wished.gpus, self.wished.ubuntu
+        self.judge, self.catalog, self.parsed = judge, judge.catalog, judge.parsed
+        self.gpus, self.ubuntu = self.parsed.gpus, self.parsed.ubuntu
         self.warn = Warnings(judge)
         # A toolkit is asked for, so PTX and minor-version compatibility have to do where nothing better is left.
-        self.explicit = "cuda" in self.wished or "cudnn" in self.wished
+        self.explicit = "cuda" in self.parsed or "cudnn" in self.parsed
 
-    def answer(self, wishes: Wishes) -> CompatAnswer:
-        left = self.judge.left(self.wished)
-        answer = CompatAnswer(wishes=wishes, fits=bool(left), support=None)
+    def answer(self, request: CompatRequest) -> CompatAnswer:
+        left = self.judge.left(self.parsed)
+        answer = CompatAnswer(wishes=request, fits=bool(left), support=None)
         if left:
             self._conclude(answer, left)
         else:
@@ -68,8 +68,8 @@ class _Answer:
     def _conclude(self, answer: CompatAnswer, left: list[Left]) -> None:
         chosen = self.judge.recommend(left)
         branch = chosen.branch
-        cudas = [toolkit.version for toolkit in self.wished.toolkits]
-        torch = self.wished.torch
+        cudas = [toolkit.version for toolkit in self.parsed.toolkits]
+        torch = self.parsed.torch
         tag = choose_torch(torch, chosen.tags, self.gpus, cudas) if torch else None
         toolkit = self._choose_toolkit(chosen, tag)
         answer.driver = DriverAnswer(
@@ -77,15 +77,15 @@ class _Answer:
             recommended=branch.number,
             minimum=self._minimum(left[0]),
             modules=chosen.flavours,
-            offers=self.judge.offers(branch, self.wished),
+            offers=self.judge.known_series(branch, self.parsed),
         )
-        others = self.judge.left(self.wished.without("cuda"))
+        others = self.judge.left(self.parsed.without("cuda"))
         span = sorted({t.version for item in others for t in item.toolkits if self.judge.compiled(t)}, key=key)
         answer.cuda = CudaAnswer(range=[span[0], span[-1]] if span else None)
         if toolkit:
             answer.cuda = CudaAnswer(
                 chosen=toolkit.version,
-                release=_release(toolkit, self.wished["cuda"].text if cudas else ""),
+                release=_release(toolkit, self.parsed["cuda"].text if cudas else ""),
                 package=toolkit.toolkit_package,
                 gcc_max=toolkit.gcc_max,
                 range=answer.cuda.range,
@@ -93,20 +93,20 @@ class _Answer:
             self._libraries(answer, toolkit)
         self._frameworks(answer, tag)
         self.warn.branch(branch)
-        if self.wished.image:
+        if self.parsed.image:
             answer.image = self._image(branch.number)
             self.warn.image(answer.image, branch)
-        if self.ubuntu and "driver" not in self.wished:
-            self.warn.offers(branch, str(branch.number))
+        if self.ubuntu and "driver" not in self.parsed:
+            self.warn.known_series(branch, str(branch.number))
         self.warn.toolkit(toolkit, branch, explicit=self.explicit)
         if tag:
             self.warn.torch_tag(tag)
 
     def _image(self, branch: int) -> ImageAnswer:
-        wish, toolkit = self.wished["image_cuda"], self.wished.image[-1]
-        release, held = _release(toolkit, wish.text), holders(self.catalog, toolkit.version)
+        item, toolkit = self.parsed["image_cuda"], self.parsed.image[-1]
+        release, held = _release(toolkit, item.text), holders(self.catalog, toolkit.version)
         kinds = ("base", "runtime", "devel") if release and held else ()
-        full = runs(self.catalog, toolkit.version, self.wished.version or branch) == "full"
+        full = runs(self.catalog, toolkit.version, self.parsed.version or branch) == "full"
         return ImageAnswer(
             cuda=toolkit.version,
             runs="full" if full else "minor",
@@ -118,7 +118,7 @@ class _Answer:
     def _choose_toolkit(self, item: Left, tag: str | None) -> CudaMinor | None:
         """Newest that the branch runs in full and that compiles for the GPUs; beside torch, torch's own where it fits."""
         pool = [t for t in item.toolkits if self.judge.compiled(t)] or (item.toolkits if self.explicit else [])
-        if tag and "cuda" not in self.wished:
+        if tag and "cuda" not in self.parsed:
             pool = [t for t in pool if t.version == item.tags[tag].cuda] or pool
         full = [t for t in pool if key(item.branch.max_cuda) >= key(t.version)]
         pool = full or (pool if self.explicit else [])
@@ -126,23 +126,23 @@ class _Answer:
 
     def _minimum(self, first: Left) -> str:
         """Oldest driver that fits: a version where a rule names one within the oldest branch, else the branch."""
-        if self.wished.version:
-            return self.wished.version
+        if self.parsed.version:
+            return self.parsed.version
         least = []
-        for toolkits in (first.toolkits if self.explicit else (), self.wished.image):
+        for toolkits in (first.toolkits if self.explicit else (), self.parsed.image):
             least += [min((toolkit.min_driver for toolkit in toolkits), key=key)] if toolkits else []
         if first.tags:
             least.append(min((build.min_driver for build in first.tags.values()), key=key))
-        if self.wished.tensorflow:
-            least.append(of_tensorflow(self.catalog, self.wished.tensorflow).min_driver)
+        if self.parsed.tensorflow:
+            least.append(of_tensorflow(self.catalog, self.parsed.tensorflow).min_driver)
         within = [v for v in least if key(v)[0] == first.branch.number]
         return max(within, key=key) if within else str(first.branch.number)
 
     def _libraries(self, answer: CompatAnswer, toolkit: CudaMinor) -> None:
-        pair = self.catalog.cudnn_for(toolkit.version, self.gpus, version=self.wished.cudnn)
+        pair = self.catalog.cudnn_for(toolkit.version, self.gpus, version=self.parsed.cudnn)
         if pair:
             answer.cudnn = LibraryAnswer(**pair.model_dump(exclude={"certainty"}))
-            if self.wished.cudnn and pair.certainty in UNSURE:
+            if self.parsed.cudnn and pair.certainty in UNSURE:
                 what = f"cuDNN {pair.version} as a package for CUDA {toolkit.version}"
                 self.warn.uncertain(what, pair.certainty, pair.because)
         nccl = self.catalog.nccl_for(toolkit.version, ubuntu=self.ubuntu.version if self.ubuntu else None)
@@ -151,7 +151,7 @@ class _Answer:
 
     def _frameworks(self, answer: CompatAnswer, tag: str | None) -> None:
         wheels: list[set[str]] = []
-        torch, tensorflow = self.wished.torch, self.wished.tensorflow
+        torch, tensorflow = self.parsed.torch, self.parsed.tensorflow
         if torch and tag:
             row = self.catalog.frameworks.torch
             default = tag == torch.default
@@ -176,19 +176,19 @@ class _Answer:
 
     def _degrees(self, answer: CompatAnswer) -> None:
         """Set the support of each GPU, and the weakest of all; "none" where the driver does not drive it."""
-        for wish in self.wished.values():
-            if wish.kind != "gpu":
+        for item in self.parsed.values():
+            if item.kind != "gpu":
                 continue
-            gpu, branch = wish.means, self.wished.branch
+            gpu, branch = item.means, self.parsed.branch
             degrees = self._asked_degrees(gpu, answer)
             if not degrees and answer.cuda.chosen:
                 degrees = [self.catalog.toolkit_support(answer.cuda.chosen, gpu)]
             if branch and branch.number not in self.catalog.branches_for([gpu]):
                 degrees = ["none"]
-            self.warn.gpu(gpu, wish.text)
+            self.warn.gpu(gpu, item.text)
             answer.gpus.append(
                 GpuAnswer(
-                    asked=wish.text,
+                    asked=item.text,
                     name=gpu.name,
                     architecture=gpu.architecture,
                     cc=gpu.cc,
@@ -203,21 +203,21 @@ class _Answer:
     def _asked_degrees(self, gpu: Gpu, answer: CompatAnswer) -> list[Support]:
         """Support of a GPU by what is asked for: CUDA, an image, torch, TensorFlow; the chosen one, or the best that is covered."""
         chosen = answer.cuda.chosen
-        found = [[t for t in self.wished.toolkits if chosen in (None, t.version)], list(self.wished.image)]
+        found = [[t for t in self.parsed.toolkits if chosen in (None, t.version)], list(self.parsed.image)]
         degrees = [_best(self.judge.support(toolkit, gpu) for toolkit in toolkits) for toolkits in found if toolkits]
-        builds = self.judge.torch_builds(self.wished)
+        builds = self.judge.torch_builds(self.parsed)
         if builds:
             tags = [answer.torch.tag] if answer.torch else list(builds)
             degrees.append(_best(builds[tag].support(gpu) for tag in tags))
-        if self.wished.tensorflow:
-            degrees.append(self.catalog.tensorflow_support(self.wished.tensorflow.version, gpu))
+        if self.parsed.tensorflow:
+            degrees.append(self.catalog.tensorflow_support(self.parsed.tensorflow.version, gpu))
         return degrees
 
     def _explain(self, answer: CompatAnswer) -> None:
         for names in self.judge.clashes():
-            near = self.judge.nearest(names)
-            answer.conflicts.append(Clash(self.judge, names, near).issue())
-            answer.nearest += [n for n in near if n.change not in [m.change for m in answer.nearest]]
+            nearest = self.judge.nearest(names)
+            answer.conflicts.append(Clash(self.judge, names, nearest).issue())
+            answer.nearest += [n for n in nearest if n.change not in [m.change for m in answer.nearest]]
 
 
 def _release(toolkit: CudaMinor, text: str) -> str | None:

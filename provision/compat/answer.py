@@ -6,14 +6,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from provision.catalog import Offer, Support
+from provision.catalog import KnownSeries, Support
 from provision.catalog.models.base import Flavour
 from provision.errors import Issue
 
 SCHEMA: Literal["provision/compat/1"] = "provision/compat/1"
 
 
-class Wishes(BaseModel):
+class CompatRequest(BaseModel):
     """What is asked for; everything optional. gpu: names or PCI ids, one for each kind of GPU in the host."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,7 +57,7 @@ class DriverAnswer(BaseModel):
     # for the recommended branch, preferred first
     modules: list[Flavour] = Field(default_factory=list)
     # where that branch is known to be, for the Ubuntu that is asked
-    offers: list[Offer] = Field(default_factory=list)
+    offers: list[KnownSeries] = Field(default_factory=list)
 
 
 class CudaAnswer(BaseModel):
@@ -127,7 +127,7 @@ class CompatAnswer(BaseModel):
     model_config = ConfigDict(populate_by_name=True)
 
     schema_: Literal["provision/compat/1"] = Field(default=SCHEMA, alias="schema")
-    wishes: Wishes
+    wishes: CompatRequest
     fits: bool
     support: Support | None
     conflicts: list[Issue] = Field(default_factory=list)

@@ -17,15 +17,15 @@ CHANNELS = {"ubuntu": "Ubuntu archive", "cuda": "NVIDIA's repository", "ppa": "P
 class Clash:
     """Wishes that leave nothing together. ``near``: the nearest values that end it."""
 
-    def __init__(self, judge: Judge, names: Sequence[str], near: Sequence[Nearest]) -> None:
-        self.judge, self.catalog, self.wished = judge, judge.catalog, judge.wished.only(names)
-        self.by = {wish.kind: wish for wish in self.wished.values()}
-        self.title = {kind: wish.title for kind, wish in self.by.items()}
-        self.gpus, self.near = self.wished.gpus, [n.text for n in near]
+    def __init__(self, judge: Judge, names: Sequence[str], nearest: Sequence[Nearest]) -> None:
+        self.judge, self.catalog, self.parsed = judge, judge.catalog, judge.parsed.only(names)
+        self.by = {one.kind: one for one in self.parsed.values()}
+        self.title = {kind: one.title for kind, one in self.by.items()}
+        self.gpus, self.near = self.parsed.gpus, [n.text for n in nearest]
 
     def issue(self) -> Issue:
         """The clash as an issue: by the method of its kinds where they have one, ``_driver_gpu`` for a driver and a GPU."""
-        kinds = sorted(wish.kind for wish in self.wished.values())
+        kinds = sorted(one.kind for one in self.parsed.values())
         method = getattr(self, "_" + "_".join(kinds), None)
         found: Issue = method() if method else self._too_old() if self._is_about_age(kinds) else self._any()
         found.hint = found.hint or next(iter(self.near), None)
@@ -66,7 +66,7 @@ class Clash:
     def _gpu_modules(self) -> Issue:
         gpu = self.gpus[0]
         why = f"{gpu.architecture} works with open modules only"
-        if self.wished.modules == "open":
+        if self.parsed.modules == "open":
             why = "open modules need a GPU system processor, which begins with Turing"
         message = f"{self.title['modules']} cannot drive {gpu.name}"
         return self._say("modules.gpu_not_supported", message, [why, self._line(gpu)])
@@ -79,13 +79,13 @@ class Clash:
     def _cuda_gpu(self) -> Issue:
         gpu, title = self.gpus[0], self.title["cuda"]
         because = [targets(self.catalog, gpu)]
-        degrees = {self.judge.support(toolkit, gpu) for toolkit in self.wished.toolkits}
+        degrees = {self.judge.support(toolkit, gpu) for toolkit in self.parsed.toolkits}
         if "jit" in degrees and not degrees & {"native", "binary"}:
             because.append("nvcc and the libraries have no code for it; programs that carry PTX may still start")
         if gpu.last_branch and degrees == {"none"}:
             because.append(f"{gpu.architecture} is driven up to branch {gpu.last_branch}")
         elif gpu.last_branch:
-            least = self.wished.toolkits[0].min_driver
+            least = self.parsed.toolkits[0].min_driver
             because.append(f"{title} needs driver {least}, {gpu.name} ends at {gpu.last_branch}")
         return self._say("cuda.gpu_not_supported", f"{title} does not target {gpu.name}", because)
 
@@ -97,7 +97,7 @@ class Clash:
 
     def _gpu_torch(self) -> Issue:
         gpu, because = self.gpus[0], []
-        for tag, build in self.judge.torch_builds(self.wished).items():
+        for tag, build in self.judge.torch_builds(self.parsed).items():
             row = self.catalog.torch_arch_list(self.by["torch"].means.version, tag, MACHINE)
             line = f"{tag}: code for {', '.join(row.cc) if row else 'unknown'}"
             line += f", PTX {row.ptx}" if row and row.ptx else ""
@@ -142,7 +142,7 @@ class Clash:
         hint = None
         if kind == "image_cuda":
             because.append("a container uses the driver of its host")
-            package = f"cuda-compat-{self.wished.image[-1].version.replace('.', '-')}"
+            package = f"cuda-compat-{self.parsed.image[-1].version.replace('.', '-')}"
             forward = f"on data-center GPUs an image with {package} in it (forward compatibility)"
             hint = "; or ".join([*self.near, forward])
         return self._say(code, f"{self.title['driver']} is too old for {title}", because, hint)
@@ -150,7 +150,7 @@ class Clash:
     def _least(self, kind: str) -> str:
         """The oldest driver that runs what is asked for, by minor-version compatibility."""
         if kind == "torch":
-            return min((build.min_driver for build in self.judge.torch_builds(self.wished).values()), key=key)
+            return min((build.min_driver for build in self.judge.torch_builds(self.parsed).values()), key=key)
         if kind == "tensorflow":
             return self.catalog.min_driver(self.by[kind].means.cuda)
         if kind == "cudnn":
@@ -177,19 +177,19 @@ class Clash:
         moved = self.catalog.transitional(series, ubuntu=ubuntu.version)
         if moved:
             because.append(f"the archive's {moved.from_} is only a transitional package to {moved.to} there")
-        if not self.judge.kernel_ok(branch, self.wished):
+        if not self.judge.kernel_ok(branch, self.parsed):
             because.append(f"it builds up to kernel {branch.max_kernel}, {self.title['ubuntu']} has {ubuntu.kernel_ga}")
         elif not moved:
             because.append("no repository of it is known to hold this branch")
         for release in self.catalog.ubuntu_data.releases:
-            offers = self.catalog.offers(branch.number, ubuntu=release)
-            because += [f"offered for Ubuntu {release}: {o.series} ({CHANNELS[o.channel]})" for o in offers]
+            series_known = self.catalog.known_series(branch.number, ubuntu=release)
+            because += [f"offered for Ubuntu {release}: {o.series} ({CHANNELS[o.channel]})" for o in series_known]
         message = f"{self.title['driver']} is not offered for {self.title['ubuntu']}"
         return self._say("driver.not_offered", message, because)
 
     def _cuda_ubuntu(self) -> Issue:
-        text, ubuntu, newest = self.by["cuda"].text, self.by["ubuntu"].means, self.wished.toolkits[-1]
-        held = sorted({v for toolkit in self.wished.toolkits for v in holders(self.catalog, toolkit.version)})
+        text, ubuntu, newest = self.by["cuda"].text, self.by["ubuntu"].means, self.parsed.toolkits[-1]
+        held = sorted({v for toolkit in self.parsed.toolkits for v in holders(self.catalog, toolkit.version)})
         where = f"; Ubuntu {', '.join(held)} has it" if held else ""
         other = elsewhere(self.catalog, text if text in newest.releases else newest.version)
         message = f"NVIDIA's repository of {self.title['ubuntu']} has no {self.title['cuda']}"
@@ -217,14 +217,14 @@ class Clash:
     # --- all others ------------------------------------------------------------------------------------------
 
     def _any(self) -> Issue:
-        titles = " and ".join(wish.title for wish in self.wished.values())
+        titles = " and ".join(one.title for one in self.parsed.values())
         return self._say("compat.clash", f"{titles} do not go together", self._limits())
 
     def _limits(self) -> list[str]:
         """What each wish leaves by itself."""
         lines = []
-        for name, wish in self.wished.items():
-            left = self.judge.left(self.wished.only([name]))
+        for name, one in self.parsed.items():
+            left = self.judge.left(self.parsed.only([name]))
             numbers = [item.branch.number for item in left]
             span = f"branches {numbers[0]} to {numbers[-1]}" if numbers else "no branch"
             if len(numbers) == len(self.catalog.branches):
@@ -233,5 +233,5 @@ class Clash:
                 span = f"branch {numbers[0]}"
             toolkits = [toolkit.version for item in left for toolkit in item.toolkits]
             cuda = f"CUDA {min(toolkits, key=key)} to {max(toolkits, key=key)}" if toolkits else "no CUDA toolkit"
-            lines.append(f"{wish.title}: {span}, {cuda}")
+            lines.append(f"{one.title}: {span}, {cuda}")
         return lines

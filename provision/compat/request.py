@@ -10,14 +10,14 @@ from typing import Any
 from provision.catalog import Branch, Catalog, CudaMinor, Gpu, TensorflowRelease, TorchRelease, UbuntuRelease
 from provision.catalog.models.base import Flavour
 from provision.catalog.versions import distance, same
-from provision.compat.answer import Wishes
+from provision.compat.answer import CompatRequest
 from provision.errors import UsageError
 
 KINDS = ("driver", "cuda", "cudnn", "torch", "tensorflow", "ubuntu", "modules", "image_cuda")
 
 
 @dataclass(frozen=True)
-class Wish:
+class RequestItem:
     """One wish: its kind, what was typed, how messages name it, and what it means (a GPU, branch, release, toolkits, …)."""
 
     kind: str
@@ -28,16 +28,16 @@ class Wish:
     exact: str | None = None
 
 
-class Wished(dict[str, Wish]):
+class ParsedRequest(dict[str, RequestItem]):
     """Wishes by name ("gpu0", "gpu1", "driver", "cuda", …), and what each kind means; None or empty: it is not asked for."""
 
-    def __init__(self, wishes: Mapping[str, Wish]) -> None:
-        super().__init__(wishes)
-        means: dict[str, Any] = {wish.kind: wish.means for wish in wishes.values()}
-        self.gpus: list[Gpu] = [wish.means for wish in wishes.values() if wish.kind == "gpu"]
+    def __init__(self, items: Mapping[str, RequestItem]) -> None:
+        super().__init__(items)
+        means: dict[str, Any] = {item.kind: item.means for item in items.values()}
+        self.gpus: list[Gpu] = [item.means for item in items.values() if item.kind == "gpu"]
         self.branch: Branch | None = means.get("driver")
         # the exact driver version
-        self.version: str | None = wishes["driver"].exact if "driver" in wishes else None
+        self.version: str | None = items["driver"].exact if "driver" in items else None
         self.toolkits: tuple[CudaMinor, ...] = means.get("cuda", ())
         # CUDA inside an image
         self.image: tuple[CudaMinor, ...] = means.get("image_cuda", ())
@@ -47,47 +47,47 @@ class Wished(dict[str, Wish]):
         self.ubuntu: UbuntuRelease | None = means.get("ubuntu")
         self.modules: Flavour | None = means.get("modules")
 
-    def only(self, names: Iterable[str]) -> Wished:
-        return Wished({name: self[name] for name in names})
+    def only(self, names: Iterable[str]) -> ParsedRequest:
+        return ParsedRequest({name: self[name] for name in names})
 
-    def without(self, name: str) -> Wished:
-        return Wished({other: wish for other, wish in self.items() if other != name})
+    def without(self, name: str) -> ParsedRequest:
+        return ParsedRequest({other: item for other, item in self.items() if other != name})
 
 
-def parse(wishes: Wishes, catalog: Catalog) -> Wished:
+def parse(request: CompatRequest, catalog: Catalog) -> ParsedRequest:
     """Understand what is asked for. UsageError for what does not exist."""
-    found = {f"gpu{i}": parse_one("gpu", text, catalog) for i, text in enumerate(dict.fromkeys(wishes.gpu))}
+    found = {f"gpu{i}": parse_one("gpu", text, catalog) for i, text in enumerate(dict.fromkeys(request.gpu))}
     for kind in KINDS:
-        value = getattr(wishes, kind)
+        value = getattr(request, kind)
         if value is not None and str(value).strip():
             found[kind] = parse_one(kind, str(value).strip(), catalog)
-    return Wished(found)
+    return ParsedRequest(found)
 
 
-def parse_one(kind: str, text: str, catalog: Catalog) -> Wish:
+def parse_one(kind: str, text: str, catalog: Catalog) -> RequestItem:
     if kind == "gpu":
         gpu = _gpu(text, catalog)
-        return Wish(kind, text, gpu.name, gpu)
+        return RequestItem(kind, text, gpu.name, gpu)
     if kind == "driver":
-        return Wish(kind, text, f"driver {text}", catalog.branch(text), text if "." in text else None)
+        return RequestItem(kind, text, f"driver {text}", catalog.branch(text), text if "." in text else None)
     if kind == "cuda":
-        return Wish(kind, text, f"CUDA {text}", _toolkits(text, catalog))
+        return RequestItem(kind, text, f"CUDA {text}", _toolkits(text, catalog))
     if kind == "image_cuda":
-        return Wish(kind, text, f"an image with CUDA {text}", _toolkits(text, catalog))
+        return RequestItem(kind, text, f"an image with CUDA {text}", _toolkits(text, catalog))
     if kind == "cudnn":
-        return Wish(kind, text, f"cuDNN {text}", _cudnn(text, catalog))
+        return RequestItem(kind, text, f"cuDNN {text}", _cudnn(text, catalog))
     if kind == "torch":
         return _torch(text, catalog)
     if kind == "tensorflow":
         tensorflow = catalog.tensorflow(text)
-        return Wish(kind, text, f"TensorFlow {tensorflow.version}", tensorflow)
+        return RequestItem(kind, text, f"TensorFlow {tensorflow.version}", tensorflow)
     if kind == "ubuntu":
         ubuntu = catalog.ubuntu(text)
-        return Wish(kind, text, f"Ubuntu {ubuntu.version}", ubuntu)
+        return RequestItem(kind, text, f"Ubuntu {ubuntu.version}", ubuntu)
     flavour = text.lower()
     if flavour not in ("open", "proprietary"):
         raise UsageError("compat.unknown_modules", f"there are no {text!r} modules", hint="open or proprietary")
-    return Wish(kind, text, f"{flavour} modules", flavour)
+    return RequestItem(kind, text, f"{flavour} modules", flavour)
 
 
 def _gpu(text: str, catalog: Catalog) -> Gpu:
@@ -102,11 +102,13 @@ def _gpu(text: str, catalog: Catalog) -> Gpu:
             because=names,
             hint="write one of these names or its PCI id",
         )
-    near = ", ".join(match.nearest)
+    nearest = ", ".join(match.nearest)
     raise UsageError(
         "compat.unknown_gpu",
         f"there is no GPU {text!r} in the catalog",
-        hint=f"nearest: {near}" if near else "write a name such as 'RTX 3090' or a PCI device id such as 10de:2330",
+        hint=f"nearest: {nearest}"
+        if nearest
+        else "write a name such as 'RTX 3090' or a PCI device id such as 10de:2330",
     )
 
 
@@ -128,16 +130,16 @@ def _toolkits(text: str, catalog: Catalog) -> tuple[CudaMinor, ...]:
 def _cudnn(text: str, catalog: Catalog) -> str:
     known = catalog.cudnn_versions
     if not re.fullmatch(r"\d+(\.\d+)*", text) or not any(same(text, v) for v in known):
-        near = sorted(known, key=lambda v: distance(v, text))[:3]
+        nearest = sorted(known, key=lambda v: distance(v, text))[:3]
         raise UsageError(
             "catalog.unknown_cudnn",
             f"there is no cuDNN {text!r} in the catalog",
-            hint="nearest known: " + ", ".join(near),
+            hint="nearest known: " + ", ".join(nearest),
         )
     return text
 
 
-def _torch(text: str, catalog: Catalog) -> Wish:
+def _torch(text: str, catalog: Catalog) -> RequestItem:
     release = catalog.torch(text)
     tag = text.partition("+")[2] or None
     if tag and tag not in release.offered:
@@ -147,4 +149,4 @@ def _torch(text: str, catalog: Catalog) -> Wish:
             because=[f"builds of {release.version}: {', '.join(release.offered)}"],
             hint=f"write one of them, or no build: {release.version}+{release.default}",
         )
-    return Wish("torch", text, f"torch {release.version}" + (f"+{tag}" if tag else ""), release, tag)
+    return RequestItem("torch", text, f"torch {release.version}" + (f"+{tag}" if tag else ""), release, tag)

@@ -17,8 +17,8 @@ class Warnings:
     """Collects warnings about what a judge was asked, each once."""
 
     def __init__(self, judge: Judge) -> None:
-        self.judge, self.catalog, self.wished = judge, judge.catalog, judge.wished
-        self.gpus, self.ubuntu = self.wished.gpus, self.wished.ubuntu
+        self.judge, self.catalog, self.parsed = judge, judge.catalog, judge.parsed
+        self.gpus, self.ubuntu = self.parsed.gpus, self.parsed.ubuntu
         self.issues: list[Issue] = []
 
     def add(self, code: str, message: str, because: Iterable[str | None] = (), hint: str | None = None) -> None:
@@ -33,12 +33,12 @@ class Warnings:
 
     def wishes(self) -> None:
         """Warnings about wishes by themselves, whether or not all fits."""
-        if self.wished.tensorflow and self.gpus:
+        if self.parsed.tensorflow and self.gpus:
             compute = self.catalog.frameworks.tensorflow.compute
-            what = f"which GPUs the wheels of {self.wished['tensorflow'].title} hold code for"
+            what = f"which GPUs the wheels of {self.parsed['tensorflow'].title} hold code for"
             self.uncertain(what, compute.certainty, compute.note)
-        if self.wished.branch:
-            self._driver(self.wished.branch, self.wished["driver"].text, self.wished.version)
+        if self.parsed.branch:
+            self._driver(self.parsed.branch, self.parsed["driver"].text, self.parsed.version)
         if self.ubuntu and self.ubuntu.support != "standard":
             self.add(
                 "ubuntu.support_ended",
@@ -60,14 +60,14 @@ class Warnings:
             if branch.last_version and key(version) > key(branch.last_version):
                 what = f"driver {version} is newer than the catalog ({branch.last_version} is the last it knows)"
                 self.uncertain(what, "unknown")
-        self.offers(branch, text if text.endswith("-server") else str(branch.number))
+        self.known_series(branch, text if text.endswith("-server") else str(branch.number))
 
-    def offers(self, branch: Branch, series: str) -> None:
+    def known_series(self, branch: Branch, series: str) -> None:
         """Say where a branch comes from when it is not where one would look, and when that is not sure."""
-        ubuntu, offers = self.ubuntu, self.judge.offers(branch, self.wished)
-        if ubuntu is None or not offers:
+        ubuntu, series_known = self.ubuntu, self.judge.known_series(branch, self.parsed)
+        if ubuntu is None or not series_known:
             return
-        places = ", ".join(dict.fromkeys(f"{o.series} ({CHANNELS[o.channel]})" for o in offers))
+        places = ", ".join(dict.fromkeys(f"{o.series} ({CHANNELS[o.channel]})" for o in series_known))
         moved = self.catalog.transitional(series, ubuntu=ubuntu.version)
         if moved:
             self.add(
@@ -84,9 +84,9 @@ class Warnings:
                 [f"it begins with {own.absent_below}"],
                 hint=f"take {places}",
             )
-        if all(o.certainty in UNSURE for o in offers):
+        if all(o.certainty in UNSURE for o in series_known):
             what = f"that branch {branch.number} is offered for Ubuntu {ubuntu.version}"
-            self.uncertain(what, offers[0].certainty, offers[0].note)
+            self.uncertain(what, series_known[0].certainty, series_known[0].note)
 
     def branch(self, branch: Branch) -> None:
         """Warnings about the branch that the answer recommends (or was asked for)."""
@@ -99,7 +99,7 @@ class Warnings:
                 [branch.eol_note],
                 hint="maintained now: " + ", ".join(alive),
             )
-        if "cuda" in self.wished or "cudnn" in self.wished:
+        if "cuda" in self.parsed or "cudnn" in self.parsed:
             what = f"that branch {branch.number} carries CUDA {branch.max_cuda}"
             self.uncertain(what, branch.max_cuda_certainty)
 
@@ -156,7 +156,7 @@ class Warnings:
                 toolkit.sm_certainty,
                 "worked out from the first and last toolkit of each, not read off its compiler",
             )
-        limit = host_compiler(toolkit, self.ubuntu.gcc) if self.ubuntu and "cuda" in self.wished else None
+        limit = host_compiler(toolkit, self.ubuntu.gcc) if self.ubuntu and "cuda" in self.parsed else None
         if self.ubuntu and limit:
             of = f"gcc {self.ubuntu.gcc} of Ubuntu {self.ubuntu.version}"
             message = f"{of} is too new for nvcc of CUDA {toolkit.version}"
@@ -184,7 +184,7 @@ class Warnings:
 
     def torch_tag(self, tag: str) -> None:
         """Warnings about the build of PyTorch that the answer takes."""
-        release, cudas = self.wished.torch, self.wished.toolkits
+        release, cudas = self.parsed.torch, self.parsed.toolkits
         if release is None:
             return
         row = self.catalog.torch_arch_list(release.version, tag, MACHINE)
@@ -193,7 +193,7 @@ class Warnings:
         self.uncertain(f"the builds of torch {release.version}", release.certainty, release.note)
         own = self.catalog.frameworks.torch.tags[tag].cuda
         if cudas and all(toolkit.major != key(own)[0] for toolkit in cudas):
-            asked = self.wished["cuda"].title
+            asked = self.parsed["cuda"].title
             self.add(
                 "torch.extension_cuda",
                 f"torch {release.version}+{tag} brings CUDA {own} of its own",

@@ -17,20 +17,20 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
 from provision.diagnose.rule import Case
 from provision.facts import Preference
-from provision.facts.diagnostics import AptTrouble, Offer, RepositoryList
+from provision.facts.diagnostics import AptDiagnostics, ListedPackage, RepositoryList
 
 _INSTALLED, _DEFAULT, _TARGET, _DOWNGRADES = 100, 500, 990, 1000
-_NONE = AptTrouble()
+_NONE = AptDiagnostics()
 
 
-def apt(case: Case) -> AptTrouble:
+def apt(case: Case) -> AptDiagnostics:
     """What only diagnose reads of apt; empty where it was not asked for."""
     return case.facts.trouble.apt if case.facts.trouble else _NONE
 
 
-def moved_words(case: Case) -> list[str]:
+def moved_text(case: Case) -> list[str]:
     """Who moved the driver's packages, when, and from which version to which, by apt's history: the last two runs."""
-    told = []
+    lines = []
     for row in apt(case).transactions:
         steps = {
             (
@@ -42,8 +42,8 @@ def moved_words(case: Case) -> list[str]:
         }
         if steps:
             moves_ = ", ".join(f"{old} to {new}" for old, new in sorted(steps))
-            told.append(f"apt's history, {row.title}: {next(iter(steps.values()))} and its family from {moves_}")
-    return told[-2:]
+            lines.append(f"apt's history, {row.title}: {next(iter(steps.values()))} and its family from {moves_}")
+    return lines[-2:]
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ class Candidate:
 
 def candidate(case: Case, name: str) -> Candidate | None:
     """Return what apt would take for a package; None where no list has it or a version pin decides."""
-    facts, trouble = case.facts, apt(case)
-    lists = {row.prefix: row for row in trouble.lists}
+    facts, diagnostics = case.facts, apt(case)
+    lists = {row.prefix: row for row in diagnostics.lists}
     rows: list[Candidate] = []
-    for offer in _offers(case).get(name, ()):
-        source = lists.get(offer.list)
+    for listed in _listed(case).get(name, ()):
+        source = lists.get(listed.list)
         if source is None:
             continue
-        priority, pin = _priority(name, source, facts.apt.preferences, _target(trouble))
+        priority, pin = _priority(name, source, facts.apt.preferences, _target(diagnostics))
         if pin is not None and pin.pin.startswith("version"):
             return None
         if priority < 0:
             # never installed (apt_preferences(5)); what is there of it stays
             continue
-        rows.append(Candidate(name, offer.version, source, priority, pin, offer.phased))
+        rows.append(Candidate(name, listed.version, source, priority, pin, listed.phased))
     have = facts.packages.get(name)
     if have and have.status[1] not in "nc":
         same = [row for row in rows if row.version == have.version]
@@ -113,18 +113,18 @@ def _order(one: str, other: str) -> int:
         return (one > other) - (one < other)
 
 
-def _offers(case: Case) -> Mapping[str, Sequence[Offer]]:
-    found: dict[str, list[Offer]] | None = case.__dict__.get("_offers")
+def _listed(case: Case) -> Mapping[str, Sequence[ListedPackage]]:
+    found: dict[str, list[ListedPackage]] | None = case.__dict__.get("_listed")
     if found is None:
         found = {}
-        for offer in apt(case).offers:
-            found.setdefault(offer.name, []).append(offer)
-        case.__dict__["_offers"] = found
+        for listed in apt(case).offers:
+            found.setdefault(listed.name, []).append(listed)
+        case.__dict__["_listed"] = found
     return found
 
 
-def _target(trouble: AptTrouble) -> str:
-    return next((row.value for row in trouble.settings if row.name == "apt::default-release"), "")
+def _target(diagnostics: AptDiagnostics) -> str:
+    return next((row.value for row in diagnostics.settings if row.name == "apt::default-release"), "")
 
 
 def _priority(

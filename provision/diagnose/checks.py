@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from provision.diagnose.finding import Level
 from provision.diagnose.rule import Case
-from provision.facts.diagnostics import UserTrouble
+from provision.facts.diagnostics import UserDiagnostics
 from provision.lib.findings import Check
 from provision.parts.check import Judge
 
-_NONE = UserTrouble()
+_NONE = UserDiagnostics()
 
 
-def user(case: Case) -> UserTrouble:
+def user(case: Case) -> UserDiagnostics:
     """What only diagnose reads of users' side; empty where it was not asked for."""
     return case.facts.trouble.user if case.facts.trouble else _NONE
 

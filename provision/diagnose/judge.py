@@ -16,18 +16,18 @@ def judge(case: Case) -> Diagnosis:
     """Return the diagnosis of one host."""
     found = [finding_of(pages.page(code), hit) for code, find in finders().items() for hit in find(case)]
     causes = [finding for finding in found if finding.code not in symptoms.EXPLAINED_BY]
-    told = ordered(folded(causes))
-    diagnosis = Diagnosis(findings=told, unread=list(case.facts.unreadable))
+    listed = ordered(folded(causes))
+    diagnosis = Diagnosis(findings=listed, unread=list(case.facts.unreadable))
     for symptom in found:
         if symptom.code not in symptoms.EXPLAINED_BY:
             continue
-        cause = _explanation(symptom, told, case.facts.module.loaded is not None)
+        cause = _explanation(symptom, listed, case.facts.module.loaded is not None)
         if cause is not None:
             cause.folded.append(symptom)
         else:
             diagnosis.unknown += [symptom.message, *(f"  {line}" for line in symptom.evidence)]
     if diagnosis.unknown:
-        diagnosis.unknown += ["looked at:", *(f"  {line}" for line in queries.looked_at(case))]
+        diagnosis.unknown += ["looked at:", *(f"  {line}" for line in queries.sources_read(case))]
     return diagnosis
 
 

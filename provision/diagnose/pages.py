@@ -107,11 +107,11 @@ def _read(text: str) -> dict[str, Any]:
     values: dict[str, Any] = yaml.load(parts[1], Loader=_LOADER)  # noqa: S506 -- a safe loader
     for section in re.split(r"^(?=##? )", parts[2], flags=re.MULTILINE)[1:]:
         heading, *paragraphs = (" ".join(part.split("\n")) for part in section.strip().split("\n\n"))
-        told = "\n\n".join(paragraphs)
+        prose = "\n\n".join(paragraphs)
         values |= (
-            {"title": heading[2:], "explain": told}
+            {"title": heading[2:], "explain": prose}
             if heading.startswith("# ")
-            else {_SECTIONS.get(heading, heading): told}
+            else {_SECTIONS.get(heading, heading): prose}
         )
     return values
 
@@ -140,12 +140,12 @@ def page_named(code: str) -> Page:
         return page(wanted)
     areas = sorted({area(name) for name in codes()})
     of_area = [name for name in codes() if area(name) == wanted.rstrip(".*")]
-    near = of_area or difflib.get_close_matches(wanted, codes(), n=3, cutoff=0.6)
-    near = near or [name for name in codes() if len(wanted) > 3 and wanted in name][:5]
+    nearest = of_area or difflib.get_close_matches(wanted, codes(), n=3, cutoff=0.6)
+    nearest = nearest or [name for name in codes() if len(wanted) > 3 and wanted in name][:5]
     raise UsageError(
         "diagnose.unknown_code",
         f"no such code: {code}" if wanted else "no code was given",
-        hint=f"{'its codes are' if of_area else 'did you mean'} {', '.join(near)}{'' if of_area else '?'}"
-        if near
+        hint=f"{'its codes are' if of_area else 'did you mean'} {', '.join(nearest)}{'' if of_area else '?'}"
+        if nearest
         else f"an area lists its codes: --explain {areas[0]} ({', '.join(areas)}); --text finds one by its error",
     )

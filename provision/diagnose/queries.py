@@ -12,12 +12,12 @@ from provision.catalog import Gpu as CatalogGpu
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case
 from provision.facts import DiskModule, Facts, Gpu, GpuUser, Kernel, Package
-from provision.facts.diagnostics import BootTrouble, ModuleRow
+from provision.facts.diagnostics import BootDiagnostics, ModuleRow
 from provision.parts.driver import installed as installed_now
 from provision.parts.driver.installed import InstalledDriver, installed_driver
 from provision.parts.driver.removed import removed_driver
 
-_NO_TROUBLE = BootTrouble()
+_NO_DIAGNOSTICS = BootDiagnostics()
 
 
 # --- repairs -----------------------------------------------------------------------------------------------------
@@ -49,9 +49,9 @@ def reboot(words: str = "reboot") -> Repair:
 # --- the host ----------------------------------------------------------------------------------------------------
 
 
-def boot(case: Case) -> BootTrouble:
+def boot(case: Case) -> BootDiagnostics:
     """What only diagnose reads; empty where it was not asked for."""
-    return case.facts.trouble.boot if case.facts.trouble else _NO_TROUBLE
+    return case.facts.trouble.boot if case.facts.trouble else _NO_DIAGNOSTICS
 
 
 def installed(case: Case) -> InstalledDriver:
@@ -225,20 +225,20 @@ def smi_works(case: Case) -> bool:
 # --- words -------------------------------------------------------------------------------------------------------
 
 
-def module_words(module: DiskModule) -> str:
+def module_text(module: DiskModule) -> str:
     """``/lib/modules/…/nvidia.ko: 550.107.02 open, signed by …``."""
     sign = f", signed by {module.signer or 'an unknown key'}" if module.signed else ", not signed"
     return f"{module.path}: {module.version or 'no version'} {module.flavour or ''}".rstrip() + sign
 
 
-def loaded_words(case: Case) -> str:
+def loaded_text(case: Case) -> str:
     loaded = case.facts.module.loaded
     if loaded is None:
         return "no nvidia module is loaded"
     return f"loaded module: {loaded.version} {loaded.flavour or ''}".rstrip()
 
 
-def library_words(case: Case) -> list[str]:
+def library_text(case: Case) -> list[str]:
     return [
         f"{library.path}: {library.version or 'no version in its name'}"
         + (f" (package {library.package})" if library.package else " (of no package)")
@@ -246,7 +246,7 @@ def library_words(case: Case) -> list[str]:
     ]
 
 
-def package_words(case: Case, wanted: Iterable[str]) -> list[str]:
+def package_text(case: Case, wanted: Iterable[str]) -> list[str]:
     """``nvidia-dkms-570 570.133.07-0ubuntu0.22.04.1 (dpkg: iF)``."""
     rows = []
     for name in wanted:
@@ -262,12 +262,12 @@ def present(case: Case, names: Iterable[str]) -> dict[str, Package]:
     return {name: package for name, package in found if package and package.installed}
 
 
-def user_words(user: GpuUser) -> str:
+def user_text(user: GpuUser) -> str:
     """``pid 4711: python3 (alice)``."""
     return f"pid {user.pid}: {user.comm} ({user.user or 'unknown user'})"
 
 
-def uses_words(module: ModuleRow) -> str:
+def uses_text(module: ModuleRow) -> str:
     """``nvidia_drm is used 4 times, by nvidia_modeset``."""
     return f"{module.name} is used {module.uses} times" + (
         f", by {', '.join(module.holders)}" if module.holders else ""
@@ -302,17 +302,17 @@ def driver_packages(case: Case) -> dict[str, str]:
     }
 
 
-def looked_at(case: Case) -> list[str]:
+def sources_read(case: Case) -> list[str]:
     """Everything that decides about the driver, as it was found: what is told when nothing explains a symptom."""
-    facts, trouble = case.facts, boot(case)
-    rows = [loaded_words(case)]
+    facts, diagnostics = case.facts, boot(case)
+    rows = [loaded_text(case)]
     for kernel in kernels_that_matter(case):
         found = modules_of(case, kernel)
         which = "runs" if kernel == facts.kernels.running else "boots next"
         rows.append(
-            f"kernel {kernel} ({which}): " + (module_words(found[0]) if found else "no nvidia module on the disk")
+            f"kernel {kernel} ({which}): " + (module_text(found[0]) if found else "no nvidia module on the disk")
         )
-    rows += library_words(case) or ["no libcuda.so.1 and no libnvidia-ml.so.1 in the loader's folders"]
+    rows += library_text(case) or ["no libcuda.so.1 and no libnvidia-ml.so.1 in the loader's folders"]
     driver = installed(case)
     rows.append(
         f"packages: {len(driver.packages)} of the driver, {' and '.join(driver.versions)}"
@@ -331,10 +331,10 @@ def looked_at(case: Case) -> list[str]:
         rows.append(f"{facts.smi.path}: {answer}")
     else:
         rows.append("nvidia-smi: not found")
-    if trouble.log_from:
-        rows.append(f"kernel log ({', '.join(trouble.log_from)}): {len(trouble.log)} lines about the driver")
-        rows += [f"  {line}" for line in trouble.log[-5:]]
+    if diagnostics.log_from:
+        rows.append(f"kernel log ({', '.join(diagnostics.log_from)}): {len(diagnostics.log)} lines about the driver")
+        rows += [f"  {line}" for line in diagnostics.log[-5:]]
     else:
         rows.append("kernel log: could not be read")
-    rows += [f"failed unit: {unit}" for unit in trouble.failed_units or ()]
+    rows += [f"failed unit: {unit}" for unit in diagnostics.failed_units or ()]
     return rows

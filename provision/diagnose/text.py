@@ -25,7 +25,7 @@ MOST = 64_000_000
 # lines up to which a text is one message, with words of any two lines together
 _PASTE = 400
 # lines of a log on each side of one that may belong to its message
-_NEAR = 8
+_CONTEXT_LINES = 8
 # places of a log at which a pattern is tried over several lines
 _HITS = 200
 
@@ -79,8 +79,8 @@ class _Text:
         last = -1
         for number in numbers[:_HITS]:
             if number > last:
-                last = number + _NEAR
-                yield _joined(self.lines[max(0, number - _NEAR) : last + _NEAR + 1])
+                last = number + _CONTEXT_LINES
+                yield _joined(self.lines[max(0, number - _CONTEXT_LINES) : last + _CONTEXT_LINES + 1])
 
 
 def _joined(lines: Sequence[str]) -> str:
@@ -93,8 +93,8 @@ def matches(text: str) -> list[Match]:
     Every line is tried, and the whole with its lines joined: the driver and apt break their messages over several. Of a log
     (more than a paste) only lines around those that hold a word of the pattern are joined.
     """
-    told = _Text(text)
-    found = [match for page in pages.all_pages() if (match := _match(page, told))]
+    given = _Text(text)
+    found = [match for page in pages.all_pages() if (match := _match(page, given))]
     return sorted(found, key=lambda match: (-match.length, pages.area_rank(match.page.code)))
 
 
@@ -103,14 +103,14 @@ def traps(text: str, catalog: Catalog) -> list[tuple[Trap, str]]:
 
     They are about programs of users more than about hosts: what no rule can see on a host is known here all the same.
     """
-    told = _Text(text)
-    whole = _joined(told.lines) if told.short else ""
+    given = _Text(text)
+    whole = _joined(given.lines) if given.short else ""
     found: list[tuple[int, Trap, str]] = []
     for trap in catalog.traps:
         for words in sorted(_known(trap), key=len, reverse=True):
-            numbers = told.with_any([words])
+            numbers = given.with_any([words])
             if numbers:
-                found.append((len(words), trap, told.lines[numbers[0]]))
+                found.append((len(words), trap, given.lines[numbers[0]]))
                 break
             # a terminal or a mail broke the line
             if whole and (at := whole.lower().find(words)) >= 0:
@@ -132,21 +132,21 @@ def _known(trap: Trap) -> list[str]:
 
 
 def _match(page: Page, text: _Text) -> Match | None:
-    length, known, told = 0, 0, ""
+    length, known, given = 0, 0, ""
     for pattern in map(re.compile, page.texts, [re.I] * len(page.texts)):
-        near = text.with_any(needed(pattern.pattern))
+        nearest = text.with_any(needed(pattern.pattern))
         hits = [
-            (len(hit.group(0)), text.lines[number]) for number in near if (hit := pattern.search(text.lines[number]))
+            (len(hit.group(0)), text.lines[number]) for number in nearest if (hit := pattern.search(text.lines[number]))
         ]
-        if not hits and near:
-            for joined in text.messages(near):
+        if not hits and nearest:
+            for joined in text.messages(nearest):
                 whole = pattern.search(joined)
                 if whole:
                     hits.append((len(whole.group(0)), _shortened(joined, whole)))
         known += len(hits)
         if hits and hits[-1][0] > length:
-            length, told = hits[-1]
-    return Match(page, told, length, known) if known else None
+            length, given = hits[-1]
+    return Match(page, given, length, known) if known else None
 
 
 def _shortened(joined: str, match: re.Match[str]) -> str:

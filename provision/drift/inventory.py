@@ -17,7 +17,7 @@ from provision.parts.desired import Desired
 from provision.parts.driver.installed import driver_packages, is_cuda_uri, is_ppa_uri, next_boot_problems
 from provision.parts.plan import HostPlan, Step
 from provision.parts.registry import title_of
-from provision.planning import standing
+from provision.planning import plan_without_apt
 from provision.planning.verification import expect_of, select
 
 _APPLY = "provision apply puts it right"
@@ -27,7 +27,7 @@ _PERSISTENCED = "nvidia-persistenced"
 
 def against_inventory(name: str, facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[Item]:
     """Items of a host against its role variables, with those of the lock where it has one."""
-    plan, asking = standing(name, facts, values, catalog)
+    plan, asking = plan_without_apt(name, facts, values, catalog)
     ids = {step.id for step in plan.steps}
     items = [
         item
@@ -171,8 +171,8 @@ def _sources(facts: Facts) -> list[Item]:
 
 def _unattended(facts: Facts, values: dict[str, Any]) -> list[Item]:
     """Our list is there and apt reads another one: a later file may clear it."""
-    wish = Desired(values).driver
-    if not (wish.manage and wish.hold and facts.apt.unattended and apt_files.UNATTENDED in facts.own_files):
+    config = Desired(values).driver
+    if not (config.manage and config.hold and facts.apt.unattended and apt_files.UNATTENDED in facts.own_files):
         return []
     lost = [p for p in driver_names.UNATTENDED_PATTERNS if not any(p.startswith(one) for one in facts.apt.blacklist)]
     if not lost or not driver_packages(facts):

@@ -12,7 +12,7 @@ from provision.catalog import Catalog
 from provision.drift.item import Item
 from provision.facts import Facts
 from provision.lock.model import HostLock
-from provision.lock.pin import hold
+from provision.lock.pin import pin
 from provision.parts.locked import several
 from provision.parts.registry import roles
 
@@ -22,7 +22,7 @@ _BACK = "provision apply brings it back; provision lock --update takes it over"
 
 def against_lock(facts: Facts, values: Mapping[str, Any], lock: HostLock, catalog: Catalog) -> list[Item]:
     """Items of a host that the lock knows, or that is like one of its groups."""
-    held = hold(lock, values, facts, roles())
+    pinned = pin(lock, values, facts, roles())
     items = [
         Item(
             code="lock.contradicts",
@@ -32,11 +32,11 @@ def against_lock(facts: Facts, values: Mapping[str, Any], lock: HostLock, catalo
             against="lock",
             hint=issue.hint,
         )
-        for issue in held.issues
+        for issue in pinned.issues
     ]
-    for pins in held.pins.values():
+    for pins in pinned.pins.values():
         items += _packages(facts, pins)
-    items += _others(facts, lock, apt=True, parts=held.pins)
+    items += _others(facts, lock, apt=True, parts=pinned.pins)
     if lock.listed:
         items += _loaded(facts, lock)
         items += _kernel(facts, lock)

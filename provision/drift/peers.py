@@ -36,8 +36,8 @@ def peer_of(facts: Facts, lock: HostLock | None, catalog: Catalog) -> Peer:
         "docker": ("containers", facts.containers.docker.version),
         "containerd": ("containers", facts.containers.containerd.version),
         "podman": ("containers", facts.containers.podman.version),
-        "Secure Boot": ("firmware", _word(facts.secure_boot.enabled)),
-        "unattended-upgrades": ("unattended", _word(facts.apt.unattended)),
+        "Secure Boot": ("firmware", _on_off(facts.secure_boot.enabled)),
+        "unattended-upgrades": ("unattended", _on_off(facts.apt.unattended)),
     }
     if not listed:
         driver = installed_driver(facts)
@@ -61,7 +61,7 @@ def _kind(facts: Facts, lock: HostLock | None, catalog: Catalog) -> tuple[str, .
     return (facts.host.os.version_id, facts.host.arch, *models)
 
 
-def _word(value: bool | None) -> str | None:
+def _on_off(value: bool | None) -> str | None:
     return None if value is None else "on" if value else "off"
 
 
@@ -74,7 +74,7 @@ def _toolkits(facts: Facts) -> list[str]:
     return [toolkit.release or toolkit.version for toolkit in facts.cuda.toolkits if toolkit.version]
 
 
-def compare(peers: Mapping[str, Peer], told: Mapping[str, set[str]]) -> dict[str, list[Item]]:
+def compare(peers: Mapping[str, Peer], reported: Mapping[str, set[str]]) -> dict[str, list[Item]]:
     """Return the items of hosts that differ from more than half of their kind.
 
     told: host -> areas of the items that it has already: what inventory or lock say of it is not said again.
@@ -93,7 +93,7 @@ def compare(peers: Mapping[str, Peer], told: Mapping[str, set[str]]) -> dict[str
                 continue
             for name, own in values.items():
                 area = peers[name].features[what][0]
-                if own != value and area not in told.get(name, set()):
+                if own != value and area not in reported.get(name, set()):
                     found.setdefault(name, []).append(_item(area, what, value, own, count, len(members)))
     return found
 

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from provision.facts.diagnostics import Trouble
+from provision.facts.diagnostics import Diagnostics
 from provision.lib.text import (
     Answer,
     AnyPath,
@@ -743,7 +743,7 @@ class Facts(Answer):
     # What root would have seen; with ": " and a reason, what was there and cannot be used.
     unreadable: list[Line] = Field(default_factory=list)
     # None: not asked for; see provision.facts.diagnostics
-    trouble: Trouble | None = None
+    trouble: Diagnostics | None = None
 
     @property
     def refused(self) -> list[str]:

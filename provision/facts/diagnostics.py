@@ -87,7 +87,7 @@ class Compiler(Answer):
     missing: bool = False
 
 
-class BootTrouble(Answer):
+class BootDiagnostics(Answer):
     """Kernel log, modules, DKMS, initramfs, services: what decides whether the driver comes up."""
 
     # this boot's kernel log about the driver, dates taken off
@@ -260,7 +260,7 @@ class RepositoryList(Answer):
         return self.file if self.line is None else f"{self.file}, line {self.line}"
 
 
-class Offer(Answer):
+class ListedPackage(Answer):
     """Newest version of a package in one list."""
 
     name: PackageName
@@ -316,7 +316,7 @@ class UnfinishedChange(Answer):
     there: dict[PackageName, DebianVersion] = Field(default_factory=dict)
 
 
-class AptTrouble(Answer):
+class AptDiagnostics(Answer):
     """Keys, lists, logs and locks of apt and dpkg, beyond facts.Apt."""
 
     holds: list[Hold] = Field(default_factory=list)
@@ -328,7 +328,7 @@ class AptTrouble(Answer):
     unattended: list[UnattendedRun] = Field(default_factory=list)
     keyrings: list[Keyring] = Field(default_factory=list)
     lists: list[RepositoryList] = Field(default_factory=list)
-    offers: list[Offer] = Field(default_factory=list)
+    offers: list[ListedPackage] = Field(default_factory=list)
     settings: list[Setting] = Field(default_factory=list)
     # .sources file that apt cannot read -> their first lines
     stanzas: dict[Path, list[Number]] = Field(default_factory=dict)
@@ -372,7 +372,7 @@ class DaemonCopy(Answer):
     lost: list[Line] = Field(default_factory=list)
 
 
-class UserTrouble(Answer):
+class UserDiagnostics(Answer):
     """Userland: shells, containers, conda, proxies, beyond facts.Cuda, Conda and Containers."""
 
     proxies: list[Proxy] = Field(default_factory=list)
@@ -388,7 +388,7 @@ class UserTrouble(Answer):
     conda_profile: list[Path] = Field(default_factory=list)
 
 
-class Trouble(Answer):
-    boot: BootTrouble = BootTrouble()
-    apt: AptTrouble = AptTrouble()
-    user: UserTrouble = UserTrouble()
+class Diagnostics(Answer):
+    boot: BootDiagnostics = BootDiagnostics()
+    apt: AptDiagnostics = AptDiagnostics()
+    user: UserDiagnostics = UserDiagnostics()

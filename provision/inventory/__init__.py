@@ -309,10 +309,10 @@ def _refuse_unresolved(hosts: list[Host]) -> None:
             )
 
 
-def _why_unread(talk: str, told: Sequence[str]) -> list[str]:
+def _why_unread(talk: str, sources: Sequence[str]) -> list[str]:
     """What Ansible's reader for this kind of file said: each of its readers complains, one of them matters."""
     said = dict(re.findall(r"Failed to parse inventory with '(\w+)' plugin: (.+)", talk))
-    kind = "yaml" if re.search(r"\.(ya?ml|json)\b", " ".join(told)) else "ini"
+    kind = "yaml" if re.search(r"\.(ya?ml|json)\b", " ".join(sources)) else "ini"
     why = said.get(kind) or next(iter(said.values()), None)
     where = re.search(r"^Origin: (/\S+:\d+)(?::\d+)?$", talk, re.MULTILINE)
     return [f"{where[1]}: {why}" if where else why] if why else []

@@ -239,13 +239,13 @@ def settings() -> dict[str, Any]:
 
 
 def no_match(limit: str, hosts: list[str], groups: list[str]) -> Wrong:
-    near = difflib.get_close_matches(limit, hosts + groups, n=1)
+    nearest = difflib.get_close_matches(limit, hosts + groups, n=1)
     known = ", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else "")
     return Wrong(
         "inventory.no_match",
         f"no host matches {limit!r}",
         [f"the inventory has: {known}"],
-        f"did you mean {near[0]}?" if near else "patterns are Ansible's: gpu01, group, 'gpu*:!gpu03'",
+        f"did you mean {nearest[0]}?" if nearest else "patterns are Ansible's: gpu01, group, 'gpu*:!gpu03'",
     )
 
 

@@ -67,7 +67,7 @@ class HostProxy:
         return {name: value for name, value in found.items() if value}
 
     @property
-    def words(self) -> str:
+    def address(self) -> str:
         """host:port, for people."""
         places = [urlsplit(url).netloc for url in dict.fromkeys(filter(None, (self.http, self.for_https)))]
         return " and ".join(places) if len(places) < 2 else f"{places[0]}, for https {places[1]}"

@@ -170,19 +170,19 @@ def _texts(value: Any) -> Iterable[str]:
 def unknown(name: str, origin: str, variables: Mapping[str, Variable]) -> Issue | None:
     """Return the issue of a variable that no role knows; None when it is none of our business."""
     ours = name.startswith(PREFIXES)
-    near = difflib.get_close_matches(name, variables, n=1, cutoff=_SLIP)
-    if ours and not near:
+    nearest = difflib.get_close_matches(name, variables, n=1, cutoff=_SLIP)
+    if ours and not nearest:
         # Without the prefix, which makes everything look alike.
         prefix = next(prefix for prefix in PREFIXES if name.startswith(prefix))
         endings = [known.removeprefix(prefix) for known in variables if known.startswith(prefix)]
-        near = [prefix + ending for ending in difflib.get_close_matches(name.removeprefix(prefix), endings, n=1)]
-    if not ours and not near:
+        nearest = [prefix + ending for ending in difflib.get_close_matches(name.removeprefix(prefix), endings, n=1)]
+    if not ours and not nearest:
         return None
     return Issue(
         code="vars.unknown",
         message=f"unknown variable {name} ({origin})",
         because=[] if ours else ["it reads like one of ours, and would have no effect"],
-        hint=f"did you mean {near[0]}?" if near else "see the README of each role for its variables",
+        hint=f"did you mean {nearest[0]}?" if nearest else "see the README of each role for its variables",
     )
 
 
@@ -215,8 +215,8 @@ def _options(variable: Variable, value: dict[str, Any]) -> dict[str, Any]:
     for key, item in value.items():
         option = variable.options.get(key)
         if option is None:
-            near = difflib.get_close_matches(str(key), variable.options, n=1, cutoff=0.4)
-            raise ValueError(f"unknown key {key}" + (f", did you mean {near[0]}?" if near else ""))
+            nearest = difflib.get_close_matches(str(key), variable.options, n=1, cutoff=0.4)
+            raise ValueError(f"unknown key {key}" + (f", did you mean {nearest[0]}?" if nearest else ""))
         if item is None:
             # "key:" with nothing behind it in YAML: the default
             continue

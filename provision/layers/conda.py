@@ -12,10 +12,10 @@ def conda_lines(facts: Facts) -> list[str]:
     """Installations first, each with its environments; many environments are counted."""
     lines = []
     for prefix in facts.conda.prefixes:
-        words = [prefix.path, prefix.distribution, prefix.version or ""]
+        parts = [prefix.path, prefix.distribution, prefix.version or ""]
         if prefix.state != "whole":
-            words = [prefix.path, prefix.state]
-        lines.append(" ".join(filter(None, words)))
+            parts = [prefix.path, prefix.state]
+        lines.append(" ".join(filter(None, parts)))
     shown = facts.conda.environments[:_MOST]
     lines += [_line(env) for env in shown]
     rest = len(facts.conda.environments) - len(shown)
@@ -31,12 +31,12 @@ def frameworks(env: CondaEnvironment) -> dict[str, str]:
 
 
 def _line(env: CondaEnvironment) -> str:
-    words = [f"python {env.python}"] if env.python else []
+    parts = [f"python {env.python}"] if env.python else []
     for name, version in frameworks(env).items():
         build = " (CPU build)" if env.builds.get(name) == "cpu" else ""
-        words.append(f"{name} {version}{build}")
+        parts.append(f"{name} {version}{build}")
     if env.cuda:
-        words.append(f"CUDA {env.cuda}")
+        parts.append(f"CUDA {env.cuda}")
     if env.state != "whole":
-        words.append(env.state)
-    return f"environment {env.name}: {', '.join(words) or 'no Python'}"
+        parts.append(env.state)
+    return f"environment {env.name}: {', '.join(parts) or 'no Python'}"

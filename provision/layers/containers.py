@@ -34,9 +34,9 @@ def container_lines(facts: Facts) -> list[str]:
     using = [row.title for row in have.running if row.gpu]
     others = len(have.running) - len(using)
     if have.running:
-        words = [f"with GPUs {_some(using)}"] if using else []
-        words += [f"{others} without"] if others else []
-        lines.append(f"running: {', '.join(words)}")
+        parts = [f"with GPUs {_some(using)}"] if using else []
+        parts += [f"{others} without"] if others else []
+        lines.append(f"running: {', '.join(parts)}")
     return lines
 
 
@@ -62,8 +62,8 @@ def _runtimes(docker: Docker) -> list[str]:
         names = sorted(name for name in docker.info.runtimes if not name.startswith("io.containerd."))
         return [f"runtimes {', '.join(names)}", f"default {docker.info.default_runtime}"]
     found = docker.file.value.get("runtimes")
-    words = [f"daemon.json: {', '.join(sorted(found))}"] if isinstance(found, dict) and found else []
-    return [*words, "does not run" if docker.pid is None else "not asked"]
+    parts = [f"daemon.json: {', '.join(sorted(found))}"] if isinstance(found, dict) and found else []
+    return [*parts, "does not run" if docker.pid is None else "not asked"]
 
 
 def _there(facts: Facts, name: str) -> bool:

@@ -12,7 +12,7 @@ from provision.facts import Cuda, Facts, Package, Toolkit
 LINK = "/usr/local/cuda"
 
 
-def cuda_in_words(facts: Facts) -> str | None:
+def describe_cuda(facts: Facts) -> str | None:
     """Return CUDA, cuDNN and NCCL of a host in a few words; None where there is none."""
     parts = []
     known = {toolkit.version for toolkit in facts.cuda.toolkits if toolkit.version} or set(_parts(facts))
@@ -66,21 +66,21 @@ def nccl_lines(facts: Facts) -> list[str]:
 
 def _toolkit(toolkit: Toolkit, parts: dict[str, dict[str, Package]], default: bool) -> str:
     packages = parts.get(toolkit.version or "", {})
-    words = [toolkit.release or toolkit.version or "version not known"]
+    texts = [toolkit.release or toolkit.version or "version not known"]
     usual = f"/usr/local/cuda-{toolkit.version}"
-    words += [f"in {toolkit.path}"] if toolkit.path != usual else []
+    texts += [f"in {toolkit.path}"] if toolkit.path != usual else []
     if toolkit.package:
         meta = next(
             (p.version for name, p in packages.items() if name.startswith("cuda-toolkit-") and _is_meta(name)), None
         )
         release = cuda_names.release(meta) if meta else None
-        words[0] = release if release and not toolkit.release else words[0]
-        words.append(f"{len(packages)} packages{'' if meta else ', not the whole toolkit'}")
+        texts[0] = release if release and not toolkit.release else texts[0]
+        texts.append(f"{len(packages)} packages{'' if meta else ', not the whole toolkit'}")
     else:
-        words.append("of no package" + (" (a runfile)" if toolkit.uninstaller else ""))
-    words += [] if toolkit.compiler else ["no compiler"]
-    words += ["the default"] if default else []
-    return ", ".join(words)
+        texts.append("of no package" + (" (a runfile)" if toolkit.uninstaller else ""))
+    texts += [] if toolkit.compiler else ["no compiler"]
+    texts += ["the default"] if default else []
+    return ", ".join(texts)
 
 
 def _is_meta(name: str) -> bool:
@@ -112,8 +112,8 @@ def _people(cuda: Cuda) -> str | None:
     if not files:
         return None
     named = [f"{file} ({count})" if count > 1 else file for file, count in files.items()]
-    told = ", ".join(named) if len(named) <= 3 else f"{', '.join(named[:3])} and {len(named) - 3} more"
-    return f"{len(cuda.shell_lines)} lines about CUDA in start files: {told}"
+    shown = ", ".join(named) if len(named) <= 3 else f"{', '.join(named[:3])} and {len(named) - 3} more"
+    return f"{len(cuda.shell_lines)} lines about CUDA in start files: {shown}"
 
 
 def _unowned(cuda: Cuda, soname: str) -> list[str]:

@@ -23,7 +23,7 @@ Layer = tuple[str, list[str]]
 
 def layers(facts: Facts) -> list[Layer]:
     """Return every layer of a host that has something to say."""
-    told: list[tuple[str, Callable[[Facts], list[str]]]] = [
+    titled: list[tuple[str, Callable[[Facts], list[str]]]] = [
         ("machine", _machine),
         ("GPUs", _gpus),
         ("module", _loaded),
@@ -47,10 +47,10 @@ def layers(facts: Facts) -> list[Layer]:
         ("disk", _disk),
         ("not read", lambda facts: facts.unreadable),
     ]
-    return [(title, lines) for title, tell in told if (lines := tell(facts))]
+    return [(title, lines) for title, describe in titled if (lines := describe(facts))]
 
 
-def origin_in_words(facts: Facts) -> str | None:
+def describe_origin(facts: Facts) -> str | None:
     """Return where the driver came from: a channel of apt, or ``not from apt``; None without a driver."""
     have = installed_driver(facts)
     if have.packages:
@@ -119,8 +119,8 @@ def _on_disk(facts: Facts) -> list[str]:
     kernels += [module.kernel for module in facts.module.on_disk if module.kernel not in kernels]
     for release in dict.fromkeys(kernels):
         modules = [module for module in facts.module.on_disk if module.kernel == release]
-        told = "; ".join(map(_module, modules)) or "no nvidia module"
-        lines.append(f"{release}{_role(facts, release)}: {told}")
+        titled = "; ".join(map(_module, modules)) or "no nvidia module"
+        lines.append(f"{release}{_role(facts, release)}: {titled}")
     return lines or ["no nvidia module on disk for any kernel"]
 
 

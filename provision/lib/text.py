@@ -21,7 +21,7 @@ _LINE = 4096
 # A text without a type, such as the Depends of a large package.
 _LONG = 65536
 _MOST_WRONG = 10_000
-_MOST_TOLD = 100
+_MOST_REPORTED = 100
 _DEEPEST = 12
 # Controls, line separators, halves of a character and what is none: what ends a line or cannot be written.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
@@ -143,23 +143,27 @@ class Answer(BaseModel):
         try:
             return cls.model_validate(answer)
         except ValidationError as error:
-            left, told = copy.deepcopy(answer), list[str]()
+            left, refused = copy.deepcopy(answer), list[str]()
             for _ in range(_DEEPEST):
-                _leave_out(cls, left, error, told)
+                _leave_out(cls, left, error, refused)
                 try:
                     found = cls.model_validate(left)
                 except ValidationError as again:
                     error = again
                 else:
-                    return found._with(told)
+                    return found._with(refused)
             raise bad_answer("it is of no known form") from error
 
-    def _with(self, told: list[str]) -> Self:
+    def _with(self, refused: list[str]) -> Self:
         if "unreadable" not in type(self).model_fields:
             return self
-        more = [f"{len(told) - _MOST_TOLD} more facts are not as they must be"] if len(told) > _MOST_TOLD else []
+        more = (
+            [f"{len(refused) - _MOST_REPORTED} more facts are not as they must be"]
+            if len(refused) > _MOST_REPORTED
+            else []
+        )
         known = getattr(self, "unreadable")  # noqa: B009 - not every model has it
-        return self.model_copy(update={"unreadable": [*known, *told[:_MOST_TOLD], *more]})
+        return self.model_copy(update={"unreadable": [*known, *refused[:_MOST_REPORTED], *more]})
 
 
 def bad_answer(why: str) -> HostFailedError:
@@ -171,14 +175,14 @@ def bad_answer(why: str) -> HostFailedError:
     )
 
 
-def _leave_out(model: type[BaseModel], answer: Any, error: ValidationError, told: list[str]) -> None:
+def _leave_out(model: type[BaseModel], answer: Any, error: ValidationError, refused: list[str]) -> None:
     """Take out of an answer what pydantic complains of; told gets the places."""
     if error.error_count() > _MOST_WRONG:
         raise bad_answer(f"more than {_MOST_WRONG} facts are not as they must be")
     out: dict[tuple[int | str, ...], object] = {}
     for problem in error.errors(include_url=False, include_input=False):
         words = f"{'.'.join(_shown(part) for part in problem['loc'])}: {_why(problem)}"
-        told += [words] if words not in told[-_MOST_TOLD:] else []
+        refused += [words] if words not in refused[-_MOST_REPORTED:] else []
         place, instead = _target(model, answer, tuple(_inside(answer, problem["loc"])))
         if not place:
             raise bad_answer("it is not a mapping of facts")

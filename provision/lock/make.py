@@ -283,8 +283,8 @@ def flat(group: LockedGroup) -> dict[str, str]:
 
 def _name(group: LockedGroup) -> str:
     """A name for a group that says what it is: ubuntu-24.04-amd64-580-open-signed-cuda-12.8-containers."""
-    words = [word for part, entry in group.entries() for word in part.words(entry)]
-    return "-".join([f"ubuntu-{group.ubuntu}", group.arch, *words])
+    parts = [part_ for part, entry in group.entries() for part_ in part.name_parts(entry)]
+    return "-".join([f"ubuntu-{group.ubuntu}", group.arch, *parts])
 
 
 def _fresh(name: str, taken: set[str]) -> str:

@@ -47,7 +47,7 @@ _HEADER = """\
 # Written by `provision lock`: the exact versions of verified hosts. apply installs exactly these, drift compares with them.
 # `provision lock --update` moves it on and says what changes. Keep it in git, beside the inventory.
 """
-_WORDS = {
+_TEXTS = {
     "string_type": "is not a text",
     "dict_type": "is not a mapping",
     "int_type": "is not a whole number",
@@ -173,11 +173,11 @@ class Lock(Locked):
     def _groups_are_there(self) -> Lock:
         for name, host in self.hosts.items():
             if host.group not in self.groups:
-                near = difflib.get_close_matches(host.group, self.groups, n=1)
+                nearest = difflib.get_close_matches(host.group, self.groups, n=1)
                 raise _Misplaced(
                     ("hosts", name, "group"),
                     f"there is no group {host.group}",
-                    f"did you mean {near[0]}?" if near else f"groups: {', '.join(self.groups) or 'none'}",
+                    f"did you mean {nearest[0]}?" if nearest else f"groups: {', '.join(self.groups) or 'none'}",
                 )
         return self
 
@@ -323,8 +323,8 @@ def _explained(error: Any, lines: Mapping[tuple[Any, ...], int], where: str) -> 
     kind, value = error["type"], error.get("input")
     hint = "see docs/fleet.md for what stands where"
     if kind == "extra_forbidden":
-        near = difflib.get_close_matches(str(place[-1]), _known_keys(place), n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else hint
+        nearest = difflib.get_close_matches(str(place[-1]), _known_keys(place), n=1, cutoff=0.5)
+        hint = f"did you mean {nearest[0]}?" if nearest else hint
     elif kind == "string_type" and isinstance(value, int | float):
         hint = f'write it in quotes: "{value}"'
     elif kind == "string_pattern_mismatch":
@@ -336,8 +336,8 @@ def _explained(error: Any, lines: Mapping[tuple[Any, ...], int], where: str) -> 
     if kind == "string_pattern_mismatch":
         what = "package name" if "[key]" in error["loc"] else "Debian version"
         return _issue(f"{where} line {_line(place, lines)}: {name}: {value!r} is no {what}", [], hint)
-    words = _WORDS.get(kind, error["msg"][:1].lower() + error["msg"][1:])
-    return _issue(f"{where} line {_line(place, lines)}: {name} {words}", [], hint)
+    text_ = _TEXTS.get(kind, error["msg"][:1].lower() + error["msg"][1:])
+    return _issue(f"{where} line {_line(place, lines)}: {name} {text_}", [], hint)
 
 
 def _known_keys(place: Sequence[Any]) -> list[str]:

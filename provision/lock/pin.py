@@ -17,7 +17,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_versi
 from provision.errors import Issue
 from provision.facts import Facts
 from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedHost, load
-from provision.parts.candidates import Offer
+from provision.parts.candidates import Candidates
 from provision.parts.desired import Desired
 from provision.parts.registry import by_name, in_locks
 
@@ -100,7 +100,7 @@ def alike(lock: Lock, facts: Facts) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Held:
+class Pinned:
     """A host held to its lock. values: role variables with exact versions; issues: wishes that contradict the lock.
 
     pins: part -> {package: Debian version}, of the parts that are planned for and wanted.
@@ -135,7 +135,7 @@ class Held:
         return {name: v for name, v in self.pins.get(part, {}).items() if _version(facts, name) != v}
 
 
-def hold(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collection[str]) -> Held:
+def pin(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collection[str]) -> Pinned:
     """Make the wishes of a host exact by its lock, for the parts that are planned for."""
     group, found, issues = host.group, dict(values), []
     pins: dict[str, dict[str, str]] = {}
@@ -150,7 +150,7 @@ def hold(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collect
                 where,
             )
         )
-        return Held(host, found, issues, pins)
+        return Pinned(host, found, issues, pins)
     desired = Desired(values)
     for part in in_locks():
         if part.name not in parts or not part.apt or not part.is_asked(desired, facts):
@@ -165,7 +165,7 @@ def hold(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collect
             found.update(exact)
             pins[part.name] = part.pins(locked, Desired(found))
         issues += [_issue(host, "lock.contradicts", message, where) for message in against]
-    return Held(host, found, issues, pins)
+    return Pinned(host, found, issues, pins)
 
 
 def _issue(host: HostLock, code: str, message: str, where: str) -> Issue:
@@ -175,37 +175,37 @@ def _issue(host: HostLock, code: str, message: str, where: str) -> Issue:
 # --- what it makes of offers and decisions ------------------------------------------------------------------------------
 
 
-def restrict(offer: Offer, pins: Mapping[str, str]) -> Offer:
+def restrict(available: Candidates, pins: Mapping[str, str]) -> Candidates:
     """What apt offers, of pinned packages in the locked version alone; untouched where that is not among it."""
     packages = {}
-    for name, candidates in offer.packages.items():
+    for name, candidates in available.packages.items():
         only = [candidate for candidate in candidates if candidate.version == pins.get(name)]
         packages[name] = only or candidates
-    return replace(offer, packages=packages)
+    return replace(available, packages=packages)
 
 
-def not_offered(
-    held: Held, facts: Facts, part: str, offered: Mapping[str, Collection[str]], errors: Collection[str]
+def not_available(
+    pinned: Pinned, facts: Facts, part: str, available: Mapping[str, Collection[str]], errors: Collection[str]
 ) -> Issue | None:
     """The blocker of a part of which locked versions are gone from the repositories. offered: package -> versions."""
     gone = {
         name: version
-        for name, version in held.missing(facts, part).items()
-        if version not in offered.get(name.split(":")[0], ())
+        for name, version in pinned.missing(facts, part).items()
+        if version not in available.get(name.split(":")[0], ())
     }
     if not gone:
         return None
     lines = [
-        f"{name} {version}: {_nearest(offered.get(name.split(':')[0], ()), version)}"
+        f"{name} {version}: {_nearest(available.get(name.split(':')[0], ()), version)}"
         for name, version in sorted(gone.items())
     ]
     more = [f"and {len(lines) - 6} more"] if len(lines) > 6 else []
     one = "1 locked version" if len(gone) == 1 else f"{len(gone)} locked versions"
     return Issue(
         code="lock.not_offered",
-        host=held.lock.name,
+        host=pinned.lock.name,
         message=f"the repositories of this host no longer have {one}",
-        because=[*list(errors)[:3], f"locked in {held.where}", *lines[:6], *more],
+        because=[*list(errors)[:3], f"locked in {pinned.where}", *lines[:6], *more],
         hint="provision lock --update moves the lock on; provision mirror keeps what a lock needs, for good",
     )
 

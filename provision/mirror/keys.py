@@ -45,12 +45,12 @@ class Signer:
             "--local-user", self.fingerprint + "!", "--digest-algo", "SHA512", *how, data=text.encode()
         ).decode()
 
-    def _run(self, *words: str, data: bytes | None = None) -> bytes:
+    def _run(self, *arguments: str, data: bytes | None = None) -> bytes:
         if self.file is None:
-            return _gpg(None, *words, data=data)
+            return _gpg(None, *arguments, data=data)
         with _home() as home:
             _gpg(home, "--import", str(self.file))
-            return _gpg(home, *words, data=data)
+            return _gpg(home, *arguments, data=data)
 
 
 def signer(wanted: str, folder: Path | None = None) -> Signer:
@@ -114,12 +114,12 @@ def _secret(home: Path | None, wanted: str) -> list[str]:
     return re.findall(r"^sec:(?![er]:).*\n(?:(?!sec:|ssb:).*\n)*?fpr:+([0-9A-F]{40}):", text, re.M)
 
 
-def _gpg(home: Path | None, *words: str, data: bytes | None = None) -> bytes:
+def _gpg(home: Path | None, *arguments: str, data: bytes | None = None) -> bytes:
     command = ["gpg", "--yes", "--quiet"]
     if home is not None:
         command += ["--homedir", str(home), "--batch", "--no-tty", "--pinentry-mode", "loopback", "--passphrase", ""]
     try:
-        done = subprocess.run([*command, *words], input=data, capture_output=True, check=False)
+        done = subprocess.run([*command, *arguments], input=data, capture_output=True, check=False)
     except FileNotFoundError:
         raise RefusedError(
             "mirror.no_gpg",
@@ -129,7 +129,7 @@ def _gpg(home: Path | None, *words: str, data: bytes | None = None) -> bytes:
     if done.returncode:
         raise RefusedError(
             "mirror.gpg",
-            f"gpg {next(word for word in words if word.startswith('--'))} failed",
+            f"gpg {next(word for word in arguments if word.startswith('--'))} failed",
             because=done.stderr.decode("utf-8", "replace").strip().splitlines()[-4:],
             hint="try it by hand: the key may want its passphrase (GPG_TTY=$(tty))",
         )

@@ -75,13 +75,13 @@ class Maker:
         before = opened["manifest"]
         self._refuse_other_signature(before)
         resolved = [(need, self._resolve(need, before)) for need in needs]
-        self._room(resolved, opened)
+        self._check_space(resolved, opened)
         for need, answer in resolved:
             if answer is None:
                 self._stays(need, before)
                 continue
             self.said(f"fetching packages of {need.label}")
-            self._take(self.store.fetch(answer["packages"], self._words(f"packages of {need.label}")))
+            self._take(self.store.fetch(answer["packages"], self._say_of(f"packages of {need.label}")))
             self._indexes(need, answer)
             self.made.packages[need.label] = {row["name"]: row["version"] for row in answer["packages"]}
         if self.signer:
@@ -94,7 +94,7 @@ class Maker:
         self._write_indexes([w for one in conda_needs for env in one.environments for w in env["wheels"]], before)
         return self._finish(before)
 
-    def _words(self, what: str) -> Callable[[str], None]:
+    def _say_of(self, what: str) -> Callable[[str], None]:
         return lambda text: self.said(f"{what}: {text}")
 
     # --- apt
@@ -146,7 +146,7 @@ class Maker:
             hint="provision lock --update moves the lock on; a mirror that is made with the lock keeps its versions for good",
         )
 
-    def _room(self, resolved: Iterable[tuple[Need, Any]], opened: Mapping[str, Any]) -> None:
+    def _check_space(self, resolved: Iterable[tuple[Need, Any]], opened: Mapping[str, Any]) -> None:
         known = opened["manifest"].get("files", {})
         todo = {
             r["path"]: r["size"]
@@ -278,7 +278,7 @@ class Maker:
                 {"path": f"{conda.FILES}/{one['file']}", "url": one["url"], "sha256": one["sha256"], "size": None}
                 for one in answer["files"]
             ]
-        self._take(self.store.fetch(files, self._words("conda")))
+        self._take(self.store.fetch(files, self._say_of("conda")))
         self._write_channels(found)
 
     def _write_channels(self, found: conda.Channels) -> None:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from provision.errors import HostFailedError
 
-_Word = Annotated[str, StringConstraints(pattern=r"^[!-~]*$", max_length=1000)]
+_Token = Annotated[str, StringConstraints(pattern=r"^[!-~]*$", max_length=1000)]
 _Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=20_000)]
 _Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _Keyring = Annotated[str, StringConstraints(max_length=1 << 20)]
@@ -16,9 +16,9 @@ _Keyring = Annotated[str, StringConstraints(max_length=1 << 20)]
 
 class _Source(BaseModel):
     file: _Line
-    uris: list[_Word]
-    suites: list[_Word]
-    components: list[_Word]
+    uris: list[_Token]
+    suites: list[_Token]
+    components: list[_Token]
     signed_by: _Line | None
     key: _Keyring | None
 
@@ -27,19 +27,19 @@ class _Record(BaseModel):
     """A package of conda. What else conda noted (depends, license, …) goes into the index as it is, as JSON."""
 
     model_config = ConfigDict(extra="allow")
-    name: _Word
-    version: _Word
-    build: _Word
-    url: _Word
+    name: _Token
+    version: _Token
+    build: _Token
+    url: _Token
     sha256: _Sha256 | None = None
     size: int | None = Field(default=None, ge=0)
-    subdir: _Word | None = None
+    subdir: _Token | None = None
 
 
 class _Wheel(BaseModel):
-    name: _Word
-    version: _Word
-    tags: list[_Word]
+    name: _Token
+    version: _Token
+    tags: list[_Token]
 
 
 class _Environment(BaseModel):
@@ -49,10 +49,10 @@ class _Environment(BaseModel):
 
 
 class Seen(BaseModel):
-    arch: _Word
+    arch: _Token
     sources: list[_Source]
     archive_key: _Keyring | None
-    packages: list[tuple[_Word, _Word, _Word, _Line]]
+    packages: list[tuple[_Token, _Token, _Token, _Line]]
     conda: dict[_Line, _Environment]
 
 

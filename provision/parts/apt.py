@@ -162,7 +162,7 @@ def _configure(parts: Sequence[AptPart], facts: Facts, proxy: HostProxy) -> tupl
         because += reasons[:1]
     text = proxy.apt_text(_uris(facts, repositories, omitted))
     if text and have.get(apt_files.PROXY) != apt_files.sha256(text):
-        details.append(f"write {apt_files.PROXY}: {proxy.words}")
+        details.append(f"write {apt_files.PROXY}: {proxy.address}")
         because.append("apt fetches through the proxy of the inventory (gpu_proxy_http, gpu_proxy_https)")
     elif not text and apt_files.PROXY in have:
         details.append(f"remove {apt_files.PROXY}")

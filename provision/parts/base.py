@@ -17,7 +17,7 @@ from provision.catalog import Catalog
 from provision.facts import Facts, Source
 from provision.inventory.proxy import HostProxy
 from provision.parts.apt import PartPlan
-from provision.parts.candidates import Offer
+from provision.parts.candidates import Candidates
 from provision.parts.check import Judge
 from provision.parts.decision import Decision
 from provision.parts.desired import Desired
@@ -40,7 +40,7 @@ class Host:
     facts: Facts
     catalog: Catalog
     desired: Desired
-    offers: dict[str, Offer] = field(default_factory=dict)
+    candidates: dict[str, Candidates] = field(default_factory=dict)
     proxy: HostProxy = HostProxy()
     decisions: dict[str, Any] = field(default_factory=dict)
     channels: dict[str, str | None] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class Part(Generic[D, L]):
         """The channel that locked packages come from."""
         return self.name
 
-    def hold(self, target: Any, pins: Mapping[str, str], missing: Mapping[str, str]) -> Any:
+    def pin(self, target: Any, pins: Mapping[str, str], missing: Mapping[str, str]) -> Any:
         """The decided target with exactly the locked packages. missing: of the pins, what the host does not have so."""
         packages = dict(sorted({**target.packages, **missing}.items()))
         return replace(target, packages=packages, names=tuple(sorted({*target.names, *pins})))
@@ -185,7 +185,7 @@ class Part(Generic[D, L]):
         """What makes hosts of one kind."""
         return locked is not None
 
-    def words(self, locked: L) -> list[str]:
+    def name_parts(self, locked: L) -> list[str]:
         """For the name of a group."""
         return [self.name]
 

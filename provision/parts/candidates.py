@@ -88,14 +88,14 @@ class Candidate:
 
 
 @dataclass
-class Offer:
+class Candidates:
     """Candidates by package name, newest first, of the sources that one channel means."""
 
     packages: dict[str, list[Candidate]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any], keep: Any = None) -> Offer:
+    def from_json(cls, data: dict[str, Any], keep: Any = None) -> Candidates:
         """Read apt.query's answer; keep(candidate) filters the repositories of a channel."""
         packages: dict[str, list[Candidate]] = {}
         for name, rows in data["packages"].items():
@@ -135,7 +135,7 @@ class Offer:
 
 
 def closure(
-    top: Iterable[str], offer: Offer, upstream: str, skip_bases: frozenset[str] = frozenset()
+    top: Iterable[str], available: Candidates, upstream: str, skip_bases: frozenset[str] = frozenset()
 ) -> dict[str, str]:
     """Return {package: Debian version} for the driver packages that ``top`` needs, all at one upstream version.
 
@@ -152,9 +152,9 @@ def closure(
         package = driver_names.parse(wanted.name)
         if wanted.name in chosen or package is None or package.base in skip_bases:
             continue
-        candidate = offer.at(wanted.name, upstream)
+        candidate = available.at(wanted.name, upstream)
         if candidate is None and not driver_names.is_version_locked(wanted.name):
-            exact = (c for c in offer.versions(wanted.name) if wanted.op == "=" and wanted.allows(c.version))
+            exact = (c for c in available.versions(wanted.name) if wanted.op == "=" and wanted.allows(c.version))
             candidate = next(exact, None)
         if candidate is None:
             continue

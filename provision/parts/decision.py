@@ -16,17 +16,17 @@ from provision.parts.plan import Reason
 CHANNELS = {"ubuntu": "the Ubuntu archive", "cuda": "NVIDIA's repository", "ppa": "the graphics-drivers PPA"}
 
 
-def of_role(values: Mapping[str, Any], prefix: str, wish: Any) -> dict[str, Any]:
+def of_role(values: Mapping[str, Any], prefix: str, config: Any) -> dict[str, Any]:
     """The values of one role's variables that a wish (a dataclass) has as fields, by the names of these."""
     return {
         name.removeprefix(prefix): value
         for name, value in values.items()
-        if name.startswith(prefix) and name.removeprefix(prefix) in wish.__dataclass_fields__
+        if name.startswith(prefix) and name.removeprefix(prefix) in config.__dataclass_fields__
     }
 
 
 @dataclass(frozen=True)
-class DriverWish:
+class DriverConfig:
     """The inventory's nvidia_driver_* values; see roles/nvidia_driver/meta/argument_specs.yml."""
 
     manage: bool = True
@@ -55,7 +55,7 @@ class DriverWish:
     ppa_key_fingerprint: str = ""
 
     @classmethod
-    def from_vars(cls, values: Mapping[str, Any]) -> DriverWish:
+    def from_vars(cls, values: Mapping[str, Any]) -> DriverConfig:
         """Read role variables; missing ones take the defaults."""
         return cls(**of_role(values, "nvidia_driver_", cls))
 
@@ -79,7 +79,7 @@ class Target:
 
 
 @dataclass
-class Notes:
+class BaseDecision:
     """What every decision says beside its target.
 
     blockers: nothing may be changed. ask: channel whose offer is needed before this can be decided.
@@ -101,7 +101,7 @@ class Notes:
 
 
 @dataclass
-class Decision(Notes):
+class Decision(BaseDecision):
     """The driver of one host; gpus: those that it has a say in. See Notes."""
 
     target: Target | None = None
@@ -109,11 +109,11 @@ class Decision(Notes):
     installed: InstalledDriver = InstalledDriver()
 
 
-def wants_fabric(wish: DriverWish, facts: Facts) -> bool:
+def wants_fabric(config: DriverConfig, facts: Facts) -> bool:
     """Fabric manager belongs exactly where NVSwitch is (source: Fabric Manager user guide), or where it is asked for."""
-    if wish.fabric_manager == "auto":
+    if config.fabric_manager == "auto":
         return bool(facts.nvswitches) or facts.nvlink5_switch
-    return wish.fabric_manager == "always"
+    return config.fabric_manager == "always"
 
 
 def kernel_flavours(facts: Facts) -> list[str]:
@@ -136,6 +136,6 @@ def distinct(gpus: list[Gpu]) -> list[Gpu]:
     return list({gpu.name: gpu for gpu in gpus}.values())
 
 
-def and_(items: list[str]) -> str:
+def join_and(items: list[str]) -> str:
     """Items as a sentence lists them: a, b and c."""
     return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else ""

@@ -12,10 +12,10 @@ from provision.catalog import Catalog
 from provision.facts import Facts
 from provision.inventory.proxy import HostProxy
 from provision.inventory.repositories import FleetMirror, Mirror, agreed, source_spec
-from provision.parts.conda.desired import CondaWish, with_files
-from provision.parts.containers.desired import ContainersWish
-from provision.parts.cuda.desired import CudaWish
-from provision.parts.decision import DriverWish
+from provision.parts.conda.desired import CondaConfig, with_files
+from provision.parts.containers.desired import ContainersConfig
+from provision.parts.cuda.desired import CudaConfig
+from provision.parts.decision import DriverConfig
 
 # Repository -> the variables that say where it is, where their names do not follow from its own. One repository holds drivers
 # and toolkits: either role's word for it counts.
@@ -44,26 +44,26 @@ class Desired:
         return self.values if self.plans(part) else {}
 
     @cached_property
-    def driver(self) -> DriverWish:
+    def driver(self) -> DriverConfig:
         """With the toolkits that it will run."""
-        config = DriverWish.from_vars(self.values)
+        config = DriverConfig.from_vars(self.values)
         return replace(config, toolkits=self.cuda.versions, manage=config.manage and self.plans("driver"))
 
     @cached_property
-    def cuda(self) -> CudaWish:
-        return CudaWish.from_vars(self._of("cuda"))
+    def cuda(self) -> CudaConfig:
+        return CudaConfig.from_vars(self._of("cuda"))
 
     @cached_property
-    def containers(self) -> ContainersWish:
-        return ContainersWish.from_vars(self._of("containers"))
+    def containers(self) -> ContainersConfig:
+        return ContainersConfig.from_vars(self._of("containers"))
 
     @cached_property
-    def conda_given(self) -> CondaWish:
+    def conda_given(self) -> CondaConfig:
         """As the variables say it."""
-        return CondaWish.from_vars(self._of("conda"))
+        return CondaConfig.from_vars(self._of("conda"))
 
     @cached_property
-    def conda(self) -> CondaWish:
+    def conda(self) -> CondaConfig:
         """With the mirror's addresses where none are given, and with the files that it names, below the inventory's folder."""
         config = self.conda_given
         places = self.mirror.conda if self.plans("conda") else {}

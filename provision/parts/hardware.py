@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from provision.catalog import Catalog
 from provision.compat import compat
-from provision.compat.answer import Wishes
+from provision.compat.answer import CompatRequest
 from provision.errors import UsageError
 from provision.facts import Facts
-from provision.parts.decision import DriverWish
+from provision.parts.decision import DriverConfig
 from provision.parts.driver.resolve import resolve_driver
 
 NO_GPU = "without_gpu"
@@ -37,7 +37,7 @@ class Kind:
     branches: list[int] = field(default_factory=list)
     recommended: int | None = None
     newest_cuda: str | None = None
-    trouble: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     odd: dict[str, str] = field(default_factory=dict)
 
 
@@ -83,9 +83,9 @@ def _kind(name: str, cards: list[str], facts: Mapping[str, Facts], catalog: Cata
     kind.releases = sorted({found.host.os.version_id for found in facts.values()})
     kind.nvswitch = any(found.nvswitches or found.nvlink5_switch for found in facts.values())
     for host, found in facts.items():
-        decision = resolve_driver(DriverWish(), found, catalog, {})
+        decision = resolve_driver(DriverConfig(), found, catalog, {})
         if decision.blockers:
-            kind.trouble[host] = decision.blockers[0].message
+            kind.refused[host] = decision.blockers[0].message
     if cards:
         _ask_catalog(kind, cards, catalog)
     return kind
@@ -94,7 +94,9 @@ def _kind(name: str, cards: list[str], facts: Mapping[str, Facts], catalog: Cata
 def _ask_catalog(kind: Kind, cards: list[str], catalog: Catalog) -> None:
     """Which branches drive all of these cards: on the one Ubuntu of the group, on any where there are several."""
     try:
-        answer = compat(Wishes(gpu=tuple(cards), ubuntu=kind.releases[0] if len(kind.releases) == 1 else None), catalog)
+        answer = compat(
+            CompatRequest(gpu=tuple(cards), ubuntu=kind.releases[0] if len(kind.releases) == 1 else None), catalog
+        )
     except UsageError:
         # an Ubuntu or a card that the catalog does not know: nothing is said of it
         return

@@ -17,8 +17,8 @@ from provision.lib.text import Answer, DataOfLines, Line
 
 Row = Mapping[str, Any]
 # status (pass, warn, fail, skip), message, evidence, hint, numbers
-Told = tuple[str, str, list[str], str | None, dict[str, float]]
-Judging = Callable[[Row, "Bounds"], Told]
+Verdict = tuple[str, str, list[str], str | None, dict[str, float]]
+Judging = Callable[[Row, "Bounds"], Verdict]
 
 
 class Measured(Answer):
@@ -51,7 +51,7 @@ class Bounds:
     installed: Mapping[str, str] = field(default_factory=dict)
 
 
-def no_answer(what: str, said: str) -> Told:
+def no_answer(what: str, said: str) -> Verdict:
     """What is said of an answer that is none: programs that somebody else may have written give them."""
     return "fail", f"{what} answered with something that is no answer", [said], "look at what it imports", {}
 

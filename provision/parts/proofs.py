@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from provision.lib.findings import Check
 from provision.lib.text import one_line
-from provision.parts.proof import Bounds, Judging, Measured, Proofs, Told, no_answer
+from provision.parts.proof import Bounds, Judging, Measured, Proofs, Verdict, no_answer
 from provision.parts.registry import PARTS
 
 PROOFS: dict[str, Judging] = {code: judge for part in PARTS for code, judge in part.proofs.items()}
@@ -26,8 +26,8 @@ def judge(measured: Measured, bounds: Bounds) -> Check:
         return _check(measured, no_answer(what, f"{type(error).__name__}: {error}"))
 
 
-def _check(measured: Measured, told: Told) -> Check:
-    status, message, evidence, hint, numbers = told
+def _check(measured: Measured, verdict: Verdict) -> Check:
+    status, message, evidence, hint, numbers = verdict
     return Check.model_validate(
         {
             "id": measured.id,

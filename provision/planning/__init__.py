@@ -23,7 +23,7 @@ from provision.lock import pin as locked
 from provision.parts import registry
 from provision.parts.apt import AptPart, combine, kept
 from provision.parts.base import Host
-from provision.parts.candidates import Candidate, Offer
+from provision.parts.candidates import Candidate, Candidates
 from provision.parts.containers.packages import is_toolkit_uri
 from provision.parts.desired import Desired
 from provision.parts.driver.installed import is_cuda_uri, is_ppa_uri
@@ -39,7 +39,7 @@ def plan_host(
     values: dict[str, Any],
     catalog: Catalog | None = None,
     parts: Collection[str] | None = None,
-    held: Collection[str] | None = None,
+    pinned: Collection[str] | None = None,
 ) -> HostPlan:
     """Plan one host.
 
@@ -47,7 +47,7 @@ def plan_host(
     (lock.pin.path_of). parts: which of registry.roles() to plan for; held: which of them to hold to the lock; None: all. Raises
     UnreachableError or HostFailedError from ``call`` and UsageError for values, or a lock, that cannot be used.
     """
-    return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts, held)
+    return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts, pinned)
 
 
 def read_facts(call: Call, values: Mapping[str, Any], program: str = "probe.facts") -> Facts:
@@ -68,24 +68,24 @@ def plan_from_facts(
     values: dict[str, Any],
     catalog: Catalog | None = None,
     parts: Collection[str] | None = None,
-    held: Collection[str] | None = None,
+    pinned: Collection[str] | None = None,
 ) -> HostPlan:
     """As plan_host, with the facts at hand: apt is asked only where packages have to change."""
-    planner = _Planner(name, facts, call, values, catalog or load_catalog(), parts, held)
+    planner = _Planner(name, facts, call, values, catalog or load_catalog(), parts, pinned)
     try:
         return planner.run()
     finally:
         planner.close()
 
 
-def standing(name: str, facts: Facts, values: dict[str, Any], catalog: Catalog) -> tuple[HostPlan, list[str]]:
+def plan_without_apt(name: str, facts: Facts, values: dict[str, Any], catalog: Catalog) -> tuple[HostPlan, list[str]]:
     """How a host stands to its wishes by its facts alone: the plan as far as no apt is asked, and what would be asked for.
 
     The second are the parts whose packages are not what is wanted: their other steps are left out of the plan then. Jobs on
     the GPUs stop nothing here: nothing will be done.
     """
     idle = facts.model_copy(update={"gpu_users": []})
-    return _Planner(name, idle, _nobody, values, catalog).stand()
+    return _Planner(name, idle, _nobody, values, catalog).plan_without_apt()
 
 
 def _nobody(program: str, args: dict[str, Any]) -> Any:
@@ -119,24 +119,24 @@ class _Planner:
         values: dict[str, Any],
         catalog: Catalog,
         parts: Collection[str] | None = None,
-        held: Collection[str] | None = None,
+        pinned: Collection[str] | None = None,
     ) -> None:
         self.name, self.call = name, call
         self.parts = list(registry.roles() if parts is None else parts)
         # a warning where the lock says nothing of the host
         lock, self.unlocked = locked.lock_of(name, facts, values)
-        self.held = (
-            locked.hold(lock, values, facts, [p for p in self.parts if held is None or p in held]) if lock else None
+        self.pinned = (
+            locked.pin(lock, values, facts, [p for p in self.parts if pinned is None or p in pinned]) if lock else None
         )
         # package -> versions, whatever repository they come from
-        self.offered: dict[str, set[str]] = {}
-        self.offer_errors: list[str] = []
+        self.available: dict[str, set[str]] = {}
+        self.apt_errors: list[str] = []
         # nothing will be changed: the lock is compared with the host itself, not with a plan
-        self.stands = False
-        desired = Desired(self.held.values if self.held else values, self.parts)
+        self.without_apt = False
+        desired = Desired(self.pinned.values if self.pinned else values, self.parts)
         self.host = Host(facts, catalog, desired, proxy=desired.proxy)
         # part -> packages that it asks apt for, or asks to go
-        self.brings: dict[str, set[str]] = {}
+        self.requested_by_part: dict[str, set[str]] = {}
         # on the host: apt's private folder, with the sources of every channel asked
         self.workdir: str | None = None
 
@@ -145,7 +145,7 @@ class _Planner:
         while wanted := [
             ask
             for ask in dict.fromkeys([*(ask for asks in self._asks().values() for ask in asks), *self._locked_asks()])
-            if ask not in self.host.offers
+            if ask not in self.host.candidates
         ]:
             self._refuse_unreadable_sources()
             if any(decision.blockers for decision in self.host.decisions.values()):
@@ -158,8 +158,8 @@ class _Planner:
             self._simulate(plan)
         return plan
 
-    def stand(self) -> tuple[HostPlan, list[str]]:
-        self.stands = True
+    def plan_without_apt(self) -> tuple[HostPlan, list[str]]:
+        self.without_apt = True
         self._decide()
         asking = [part for part, asks in self._asks().items() if asks]
         # Without a target a part looks as if nothing of it were wanted: what it has in our files stays out of this.
@@ -175,7 +175,7 @@ class _Planner:
     def _decide(self) -> None:
         """Have the parts that need apt decide; the others do when that is settled."""
         registry.decide(self.host, apt=True)
-        self._hold_to_lock()
+        self._pin_to_lock()
 
     def _asks(self) -> dict[str, Sequence[str]]:
         """Channels that parts wait for."""
@@ -197,24 +197,24 @@ class _Planner:
 
     def _locked_asks(self) -> list[str]:
         """Channels that have locked packages which the host does not have as locked."""
-        held = self.held
-        return [held.channel(part) for part in held.pins if held.missing(self.host.facts, part)] if held else []
+        pinned = self.pinned
+        return [pinned.channel(part) for part in pinned.pins if pinned.missing(self.host.facts, part)] if pinned else []
 
-    def _hold_to_lock(self) -> None:
+    def _pin_to_lock(self) -> None:
         """Make decided packages those of the lock; refuse what contradicts it, and versions that are gone."""
-        held, host = self.held, self.host
+        pinned, host = self.pinned, self.host
         # What concerns the host as a whole is told with its driver.
         first = host.driver
         if self.unlocked:
             first.warnings.append(self.unlocked)
-        if held is None or self.stands:
+        if pinned is None or self.without_apt:
             return
         gone = [
-            locked.not_offered(held, host.facts, part, self.offered, self.offer_errors)
-            for part in held.pins
-            if held.channel(part) in host.offers
+            locked.not_available(pinned, host.facts, part, self.available, self.apt_errors)
+            for part in pinned.pins
+            if pinned.channel(part) in host.candidates
         ]
-        against = [*held.issues, *filter(None, gone)]
+        against = [*pinned.issues, *filter(None, gone)]
         if against:
             # What else resolve found follows from it, and its ways out are not those of a locked host.
             for decision in host.decisions.values():
@@ -222,18 +222,20 @@ class _Planner:
             first.blockers = against
             return
         for name, decision in host.decisions.items():
-            if name in held.pins and decision.target:
-                missing = held.missing(host.facts, name)
-                decision.target = registry.by_name(name).hold(decision.target, held.pins[name], missing)
+            if name in pinned.pins and decision.target:
+                missing = pinned.missing(host.facts, name)
+                decision.target = registry.by_name(name).pin(decision.target, pinned.pins[name], missing)
             decision.reasons = [
                 reason.model_copy(update={"because": "locked"}) if reason.because == "asked for" else reason
                 for reason in decision.reasons
             ]
-        if held.pins:
-            like = "" if held.lock.listed else "; the host is not in it, and is like this group alone"
+        if pinned.pins:
+            like = "" if pinned.lock.listed else "; the host is not in it, and is like this group alone"
             first.reasons.insert(
                 0,
-                Reason(what="lock", value=held.lock.group_name, because=f"{held.lock.path} says these versions{like}"),
+                Reason(
+                    what="lock", value=pinned.lock.group_name, because=f"{pinned.lock.path} says these versions{like}"
+                ),
             )
 
     # --- what apt is asked -------------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ class _Planner:
     def _ask(self, channels: list[str]) -> None:
         """Ask apt once for these channels and those of before: the last folder knows the sources of all of them."""
         host, desired = self.host, self.host.desired
-        every = list(dict.fromkeys([*host.offers, *channels]))
+        every = list(dict.fromkeys([*host.candidates, *channels]))
         sources = {channel: self._source(channel) for channel in every}
         specs = {source["name"]: source for source in sources.values() if source}
         if desired.mirror:
@@ -259,7 +261,7 @@ class _Planner:
         update = bool(specs or self._locked_asks()) or any(
             part.apt and part.config(desired).update for part in registry.PARTS
         )
-        pins = self.held.everything if self.held else {}
+        pins = self.pinned.everything if self.pinned else {}
         args: dict[str, Any] = {
             "op": "offer",
             "sources": list(specs.values()),
@@ -280,12 +282,12 @@ class _Planner:
             args["alone"] = True
         answer = answered(self.call("apt.query", args), packages=dict)
         self.workdir = answer["workdir"]
-        self.offer_errors = list(answer.get("errors") or [])
-        self.offered = {name: {row["version"] for row in rows} for name, rows in answer["packages"].items()}
+        self.apt_errors = list(answer.get("errors") or [])
+        self.available = {name: {row["version"] for row in rows} for name, rows in answer["packages"].items()}
         for channel in every:
             source = sources[channel]
-            offer = Offer.from_json(answer, keep=lambda c, s=source, k=channel: _is_from(c, k, s))
-            host.offers[channel] = locked.restrict(offer, pins)
+            available = Candidates.from_json(answer, keep=lambda c, s=source, k=channel: _is_from(c, k, s))
+            host.candidates[channel] = locked.restrict(available, pins)
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 
@@ -296,7 +298,7 @@ class _Planner:
         sources = {part: self._source(channel) if channel else None for part, channel in host.channels.items()}
         plans = {part.name: part.plan(host, host.decisions[part.name], sources[part.name]) for part in registry.PARTS}
         wanted = {**{part: plan.apt for part, plan in plans.items()}, "mirror": self._of_mirror()}
-        self.brings = {part: {*_names(apt.install), *apt.remove} for part, apt in wanted.items() if apt}
+        self.requested_by_part = {part: {*_names(apt.install), *apt.remove} for part, apt in wanted.items() if apt}
         steps = [step for plan in plans.values() for step in plan.steps]
         apt, configure = combine(
             self._apt_parts(wanted), host.facts, steps, desired.driver.lock_timeout, host.proxy, bool(desired.mirror)
@@ -324,7 +326,7 @@ class _Planner:
                 "python": {"path": host.facts.host.python_path, "version": host.facts.host.python},
             },
         )
-        self._tell_refused(plan)
+        self._warn_of_refused(plan)
         if plan.reboot.blocked_by:
             plan.blockers.append(
                 Issue(
@@ -345,7 +347,7 @@ class _Planner:
                 plan.warnings += [_on(self.name, one.lost_at_reload) for one in plans.values() if one.lost_at_reload]
         return plan
 
-    def _tell_refused(self, plan: HostPlan) -> None:
+    def _warn_of_refused(self, plan: HostPlan) -> None:
         """Warn of facts that cannot be used; without the release nothing can be chosen."""
         refused = self.host.facts.refused
         if not refused:
@@ -403,7 +405,9 @@ class _Planner:
         )
         if not answer["ok"]:
             # Repositories that could not be read are the likelier reason where something is missing.
-            errors = list(dict.fromkeys(error for offer in self.host.offers.values() for error in offer.errors))
+            errors = list(
+                dict.fromkeys(error for available in self.host.candidates.values() for error in available.errors)
+            )
             plan.blockers.append(
                 Issue(
                     code="apt.unmet",
@@ -416,7 +420,7 @@ class _Planner:
                 )
             )
         else:
-            apply_simulation(plan, answer, self.brings)
+            apply_simulation(plan, answer, self.requested_by_part)
             plan.blockers += self._judge(plan, answer["changes"], install)
         if plan.blockers:
             plan.status, plan.steps = "blocked", []
@@ -484,18 +488,20 @@ def _names(install: Collection[str]) -> set[str]:
     return {item.split("=")[0] for item in install}
 
 
-def _part_of(name: str, brings: Mapping[str, Collection[str]]) -> str:
+def _part_of(name: str, requested_by_part: Mapping[str, Collection[str]]) -> str:
     """The part of the plan that brings a package: it names it, or what it names depends on it."""
-    for part, named in brings.items():
+    for part, named in requested_by_part.items():
         if name in named:
             return part
     owner = next((part.name for part in registry.PARTS if part.owns(name)), None)
     # A compiler, docker's helpers: what the driver needs of others is little.
-    others = (part for part in reversed(list(brings)) if brings[part])
+    others = (part for part in reversed(list(requested_by_part)) if requested_by_part[part])
     return owner or next(others, registry.PARTS[0].name)
 
 
-def apply_simulation(plan: HostPlan, simulation: dict[str, Any], brings: Mapping[str, Collection[str]]) -> None:
+def apply_simulation(
+    plan: HostPlan, simulation: dict[str, Any], requested_by_part: Mapping[str, Collection[str]]
+) -> None:
     """Put what apt said it would do into the plan: packages with versions, removals, sizes.
 
     brings: the names that each part asks apt for, or asks to go.
@@ -509,7 +515,7 @@ def apply_simulation(plan: HostPlan, simulation: dict[str, Any], brings: Mapping
             download_bytes=int(change.get("download_bytes") or 0),
             disk_bytes=int(change.get("disk_bytes") or 0),
             group=next(filter(None, (part.group_of(change["name"]) for part in registry.PARTS)), ""),
-            part=_part_of(change["name"], brings),
+            part=_part_of(change["name"], requested_by_part),
         )
         for change in simulation["changes"]
     ]

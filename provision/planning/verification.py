@@ -34,7 +34,7 @@ _RUN = ("gpu.", "cuda.compile", "python.", "container.run")
 
 
 @dataclass(frozen=True)
-class Look:
+class CheckSelection:
     """How closely to look. only: names or patterns of checks, all when empty; deep: take the time."""
 
     only: tuple[str, ...] = ()
@@ -51,11 +51,11 @@ class Look:
         )
 
 
-EVERYTHING = Look()
+EVERYTHING = CheckSelection()
 
 
 def verify_host(
-    call: Call, values: dict[str, Any], catalog: Catalog | None = None, look: Look = EVERYTHING
+    call: Call, values: dict[str, Any], catalog: Catalog | None = None, selection: CheckSelection = EVERYTHING
 ) -> list[Check]:
     """Read one host, have it prove what it can, and judge it.
 
@@ -65,28 +65,28 @@ def verify_host(
     facts = read_facts(call, values)
     expect = expect_of(facts, values, catalog)
     found = checks.run(facts, expect)
-    if runs(values, look):
+    if runs(values, selection):
         found += judged(
-            call("prove.proofs", prove_args(facts, values, expect, catalog, look)),
+            call("prove.proofs", prove_args(facts, values, expect, catalog, selection)),
             bounds(facts, values, expect, catalog),
         )
-    refuse_unknown(look, (check.code for check in found))
-    return select(found, values, look)
+    refuse_unknown(selection, (check.code for check in found))
+    return select(found, values, selection)
 
 
-def runs(values: dict[str, Any], look: Look) -> bool:
+def runs(values: dict[str, Any], selection: CheckSelection) -> bool:
     """Whether checks that run something are asked for at all."""
-    return bool(values.get("gpu_verify_run", True)) and look.wants_to_run()
+    return bool(values.get("gpu_verify_run", True)) and selection.wants_to_run()
 
 
-def select(checks: Iterable[Check], values: dict[str, Any], look: Look = EVERYTHING) -> list[Check]:
+def select(checks: Iterable[Check], values: dict[str, Any], selection: CheckSelection = EVERYTHING) -> list[Check]:
     """Return the checks that were asked for; with gpu_verify_strict a warning counts as a failure."""
     found = []
     for check in checks:
-        if not look.wants(check.code):
+        if not selection.wants(check.code):
             continue
         left_out = [p for p in values.get("gpu_verify_skip") or () if proofs.wanted(check.code, [p])]
-        if left_out and not look.only:
+        if left_out and not selection.only:
             said = f"left out (gpu_verify_skip: {left_out[0]})"
             check = check.model_copy(update={"level": "skip", "message": said, "evidence": []})
         if check.level == "warning" and values.get("gpu_verify_strict"):
@@ -101,17 +101,17 @@ def _exported(line: ShellLine) -> tuple[str, str]:
     return (match[1], match[2]) if match and line.file.startswith("/etc/") else ("", "")
 
 
-def refuse_unknown(look: Look, found: Iterable[str]) -> None:
+def refuse_unknown(selection: CheckSelection, found: Iterable[str]) -> None:
     """Raise UsageError for a pattern that means none of the checks that were found (names)."""
     names = sorted({*found, *proofs.NAMES})
-    for pattern in look.only:
+    for pattern in selection.only:
         if not any(proofs.wanted(name, [pattern]) for name in names):
-            near = difflib.get_close_matches(pattern, names, n=1)
+            nearest = difflib.get_close_matches(pattern, names, n=1)
             raise UsageError(
                 "verify.unknown_check",
                 f"no check is called {pattern}",
                 because=[f"there are: {', '.join(names)}"],
-                hint=f"did you mean {near[0]}?" if near else "docs/checks.md and docs/prove.md list them",
+                hint=f"did you mean {nearest[0]}?" if nearest else "docs/checks.md and docs/prove.md list them",
             )
 
 
@@ -161,7 +161,7 @@ def bounds(facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalo
 
 
 def prove_args(
-    facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalog, look: Look = EVERYTHING
+    facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalog, selection: CheckSelection = EVERYTHING
 ) -> dict[str, Any]:
     """What the host's program ``prove`` is told: users, toolkits, interpreters, what a login exports, limits."""
     # What a login exports: lines that people wrote for everyone, and ours where it was asked for.
@@ -187,9 +187,9 @@ def prove_args(
             for name, value in [_exported(line)]
             if name == "CUDA_VISIBLE_DEVICES" or name.startswith("NCCL_")
         },
-        "only": list(look.only),
-        "skip": list(values.get("gpu_verify_skip") or ()) if not look.only else [],
-        "deep": look.deep or bool(values.get("gpu_verify_deep")),
+        "only": list(selection.only),
+        "skip": list(values.get("gpu_verify_skip") or ()) if not selection.only else [],
+        "deep": selection.deep or bool(values.get("gpu_verify_deep")),
         "busy": values.get("gpu_verify_busy") or "skip",
         "python": interpreters(facts, values, expect),
         "containers": containers_to_run(Desired(values).containers, facts, catalog),

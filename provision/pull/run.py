@@ -72,16 +72,16 @@ def run(config: Config) -> report.Outcome:
             drift = _drift(config, inventory) if code in (0, 6) else None
     except ProvisionError as error:
         code = int(error.exit_code)
-        _tell(error.issue.model_dump())
+        _report(error.issue.model_dump())
     except own_files.FileError as error:
-        _tell({"message": error.message, "hint": error.hint})
+        _report({"message": error.message, "hint": error.hint})
     before = _last_success(config.folder)
     last = started if code in (0, 6) else before
     outcome = report.Outcome(config.host, code, started, time.time() - started, state, drift, last)
     try:
         _keep(config, outcome)
     except own_files.FileError as error:
-        _tell({"message": error.message, "hint": error.hint})
+        _report({"message": error.message, "hint": error.hint})
     return outcome
 
 
@@ -89,9 +89,9 @@ def run(config: Config) -> report.Outcome:
 def _alone(folder: Path) -> Iterator[None]:
     """One run at a time: a person may start the service while the timer does."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    told: list[str] = []
-    with os.fdopen(own_state.open_lock(str(folder / "lock"), told), "r+b") as handle:
-        for line in told:
+    lines: list[str] = []
+    with os.fdopen(own_state.open_lock(str(folder / "lock"), lines), "r+b") as handle:
+        for line in lines:
             _say(f"warning: {line}")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,8 +115,8 @@ def _inventory(where: Path, inside: str) -> Path:
     return path
 
 
-def _words(config: Config, inventory: Path) -> list[str]:
-    words = [
+def _command(config: Config, inventory: Path) -> list[str]:
+    command = [
         sys.executable,
         "-m",
         "provision",
@@ -127,12 +127,12 @@ def _words(config: Config, inventory: Path) -> list[str]:
         "-e",
         json.dumps(config.variables),
     ]
-    return words + (["--vault-password-file", config.vault_password_file] if config.vault_password_file else [])
+    return command + (["--vault-password-file", config.vault_password_file] if config.vault_password_file else [])
 
 
 def _apply(config: Config, inventory: Path) -> int:
     done = subprocess.run(
-        [*_words(config, inventory), "apply", "--yes", "--no-reboot", "--json"],
+        [*_command(config, inventory), "apply", "--yes", "--no-reboot", "--json"],
         capture_output=True,
         text=True,
         check=False,
@@ -145,7 +145,7 @@ def _apply(config: Config, inventory: Path) -> int:
     for name, host in document.get("hosts", {}).items():
         _say(f"{name}: {host.get('status')}: {host.get('summary', '')}".rstrip(": "))
     for error in document.get("errors", ()):
-        _tell(error)
+        _report(error)
     if done.returncode == 0 and config.host not in document.get("hosts", {}):
         raise UsageError(
             "usage.host",
@@ -156,19 +156,19 @@ def _apply(config: Config, inventory: Path) -> int:
 
 
 def _drift(config: Config, inventory: Path) -> int:
-    words = [*_words(config, inventory), "drift"]
+    command = [*_command(config, inventory), "drift"]
     if config.metrics_dir:
-        words += ["--metrics", str(config.metrics_dir / report.DRIFT_FILE)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+        command += ["--metrics", str(config.metrics_dir / report.DRIFT_FILE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         _say(done.stdout.strip() + "\n" + done.stderr.strip())
     return done.returncode
 
 
 def _last_success(folder: Path) -> float:
-    told: list[str] = []
-    state = own_state.take(str(folder / STATE), {"last_success": (float, int)}, told, "its last success is not known")
-    for line in told:
+    lines: list[str] = []
+    state = own_state.take(str(folder / STATE), {"last_success": (float, int)}, lines, "its last success is not known")
+    for line in lines:
         _say(f"warning: {line}")
     return float(state["last_success"]) if state else 0.0
 
@@ -182,7 +182,7 @@ def _keep(config: Config, outcome: report.Outcome) -> None:
         metrics.write(report.render(outcome), config.metrics_dir / report.FILE)
 
 
-def _tell(issue: dict[str, Any]) -> None:
+def _report(issue: dict[str, Any]) -> None:
     _say(f"error: {issue['message']}")
     for line in issue.get("because") or ():
         _say(f"  because: {line}")
@@ -199,7 +199,7 @@ def main(argv: list[str]) -> int:
     try:
         return run(read_config(Path(argv[0]))).code
     except ProvisionError as error:
-        _tell(error.issue.model_dump())
+        _report(error.issue.model_dump())
         return int(error.exit_code)
 
 

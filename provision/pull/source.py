@@ -117,8 +117,8 @@ def _git(source: Source, folder: Path) -> tuple[Path, str]:
 
 
 def _is_whole(folder: Path) -> bool:
-    words = ["git", "-C", str(folder), "--git-dir", ".git", "fsck", "--connectivity-only"]
-    return subprocess.run(words, capture_output=True, timeout=_SECONDS, check=False).returncode == 0
+    command = ["git", "-C", str(folder), "--git-dir", ".git", "fsck", "--connectivity-only"]
+    return subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False).returncode == 0
 
 
 def _bring(source: Source, folder: Path) -> tuple[Path, str]:
@@ -143,7 +143,7 @@ def _bring(source: Source, folder: Path) -> tuple[Path, str]:
     return folder, _run(source, folder, "rev-parse", "HEAD").strip()
 
 
-def _run(source: Source, folder: Path, *words: str) -> str:
+def _run(source: Source, folder: Path, *command: str) -> str:
     # Redirections too: https may not lead to http.
     allowed = source.url.split(":")[0] if _OPEN.match(source.url) else "https:ssh:file"
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "GIT_ALLOW_PROTOCOL": allowed}
@@ -153,7 +153,7 @@ def _run(source: Source, folder: Path, *words: str) -> str:
     environment["GIT_SSH_COMMAND"] = shlex.join(ssh)
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words],
+            ["git", "-C", str(folder), *command],
             env=environment,
             capture_output=True,
             text=True,
@@ -164,12 +164,12 @@ def _run(source: Source, folder: Path, *words: str) -> str:
         raise HostFailedError("pull.no_git", "git is not installed here", hint="apt install git") from None
     except subprocess.TimeoutExpired:
         raise HostFailedError(
-            "pull.fetch", f"git {words[0]} took longer than {_SECONDS} s", hint="is the server reachable from here?"
+            "pull.fetch", f"git {command[0]} took longer than {_SECONDS} s", hint="is the server reachable from here?"
         ) from None
     if done.returncode:
         raise HostFailedError(
             "pull.fetch",
-            f"git {words[0]} failed",
+            f"git {command[0]} failed",
             because=without_login(done.stderr).strip().splitlines()[-4:],
             hint="try it as root on this host: the server, its host key (known_hosts) or the login may be missing",
         )

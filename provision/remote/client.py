@@ -86,7 +86,7 @@ class Client:
                 "connect.closed",
                 "the host accepts the login and refuses to run a command",
                 host=self._host,
-                because=[_words(error)],
+                because=[_reason(error)],
                 hint="a forced command, a restricted shell or MaxSessions in the host's sshd_config can do that",
             ) from error
 
@@ -150,7 +150,7 @@ def _tcp(host: str, goal: Target) -> socket.socket:
             "connect.dns",
             f"the name {goal.address} cannot be resolved",
             host=host,
-            because=[_words(error)],
+            because=[_reason(error)],
             hint="check the spelling, or give the address: ansible_host",
         ) from error
     failure: OSError = OSError("no address")
@@ -189,7 +189,7 @@ def _not_connected(host: str, where: str, error: OSError, seconds: float) -> Unr
         "connect.unreachable",
         f"{where} cannot be reached",
         host=host,
-        because=[_words(error)],
+        because=[_reason(error)],
         hint="check the address (ansible_host), the route and the VPN",
     )
 
@@ -218,7 +218,7 @@ def _through(host: str, goal: Target) -> Any:
             "connect.refused",
             f"{goal.address} port {goal.port} cannot be reached from jump host {jumps[-1]}",
             host=host,
-            because=[_words(error)],
+            because=[_reason(error)],
             hint=f"try there: ssh {jumps[-1]} nc -vz {goal.address} {goal.port}",
         ) from error
 
@@ -276,7 +276,7 @@ def _handshake(host: str, goal: Target, sock: Any) -> paramiko.Transport:
         raise NeedsOpenSsh(f"no common algorithms: {error}") from error
     except (paramiko.SSHException, EOFError, OSError) as error:
         transport.close()
-        text = _words(error)
+        text = _reason(error)
         slow = "banner" in text.lower() or isinstance(error, TimeoutError)
         raise UnreachableError(
             "connect.closed",
@@ -438,7 +438,7 @@ def _login(host: Host, goal: Target, transport: paramiko.Transport, deadline: fl
             if "timeout" in str(error).lower():
                 break
         except (paramiko.SSHException, EOFError, OSError) as error:
-            tried.append(f"the host closed the connection: {_words(error)}")
+            tried.append(f"the host closed the connection: {_reason(error)}")
             break
     password = host.connection.password
     transport.auth_timeout = max(1.0, deadline - time.monotonic())
@@ -461,7 +461,7 @@ def _login(host: Host, goal: Target, transport: paramiko.Transport, deadline: fl
         except paramiko.BadAuthenticationType as error:
             allowed |= set(error.allowed_types)
         except (paramiko.SSHException, EOFError, OSError) as error:
-            tried.append(_words(error))
+            tried.append(_reason(error))
     if "gssapi-with-mic" in allowed and target.has_kerberos_ticket():
         raise NeedsOpenSsh("GSSAPI")
     because = tried or ["there is no key, no agent and no password to try"]
@@ -523,6 +523,6 @@ def _named(key: paramiko.AgentKey, goal: Target) -> bool:
     return False
 
 
-def _words(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     text = (str(error) or type(error).__name__)[:300]
     return text.split("] ", 1)[1] if text.startswith("[Errno") and "] " in text else text

@@ -118,8 +118,8 @@ def ssh_failed(text: str, *, host: str, address: str) -> ProvisionError:
     """Return what the OpenSSH client's words mean."""
     for pattern, code, message, hint in _SSH:
         if re.search(pattern, text):
-            told = None if hint is None else hint.format(address=address)
-            return UnreachableError(code, message, host=host, because=tail(text), hint=told)
+            advice = None if hint is None else hint.format(address=address)
+            return UnreachableError(code, message, host=host, because=tail(text), hint=advice)
     return UnreachableError("connect.failed", "no ssh connection", host=host, because=tail(text))
 
 

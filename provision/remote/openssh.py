@@ -41,11 +41,11 @@ class OpenSsh:
         """Who logs in, by ssh's own reading of its configuration (which may be what paramiko cannot read)."""
         command = [self._program(), *self._arguments(), "-G", "--", self._host.connection.address]
         try:
-            told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+            output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
         except subprocess.TimeoutExpired:
             # a Match exec that hangs; the connection itself says so
             return self._target.user
-        found = [line.split(" ", 1)[1] for line in told.splitlines() if line.startswith("user ")]
+        found = [line.split(" ", 1)[1] for line in output.splitlines() if line.startswith("user ")]
         return found[0] if found else self._target.user
 
     def start(self, argv: list[str]) -> Stream:

@@ -11,7 +11,7 @@ from typing import Any
 
 from provision.remote.answers import BadAnswer
 
-_TEXT, _WORDS = (str, None), [str]
+_TEXT, _LINES = (str, None), [str]
 _NUMBER = (int, float)
 _LOCK = (
     {
@@ -36,7 +36,7 @@ _CHANGE = {
     "download_bytes?": (int, None),
     "disk_bytes?": (int, None),
 }
-_PROBLEM = {"code": str, "message": str, "because": _WORDS, "hint": _TEXT}
+_PROBLEM = {"code": str, "message": str, "because": _LINES, "hint": _TEXT}
 _CANDIDATE = {
     "version": str,
     "depends?": _TEXT,
@@ -47,10 +47,10 @@ _CANDIDATE = {
     "origin?": _TEXT,
     "conflicts?": _TEXT,
     "size?": (int, None),
-    "also?": (_WORDS, None),
+    "also?": (_LINES, None),
 }
 _FILE = {"path": str, "sha256": str, "size": int}
-_MEASURED = {"id": str, "seconds": _NUMBER, "skip?": str, "evidence?": _WORDS, "found?": dict}
+_MEASURED = {"id": str, "seconds": _NUMBER, "skip?": str, "evidence?": _LINES, "found?": dict}
 
 # Program -> operation (args["op"], "" without one) -> shape.
 SHAPES: Mapping[str, Mapping[str, Any]] = {
@@ -62,7 +62,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "run.hook": {"": {"rc": (int, None), "output": str, "timed_out": bool}},
     "apt.settle": {"": {"settled": bool}},
     "apt.query": {
-        "offer": {"workdir": str, "packages": {...: [_CANDIDATE]}, "errors?": (_WORDS, None)},
+        "offer": {"workdir": str, "packages": {...: [_CANDIDATE]}, "errors?": (_LINES, None)},
         "simulate": (
             {"ok": bool, "changes": [_CHANGE], "download_bytes?": (int, None), "disk_bytes?": (int, None)},
             {"ok": bool, "error": _TEXT},
@@ -74,7 +74,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
     "run.record": {
         "leave": {"released?": bool, "held": _LOCK, "trouble": _TEXT},
-        "read": {"runs": [dict], "unreadable": _WORDS, "lock": {"held": _LOCK, "stale": _TEXT}},
+        "read": {"runs": [dict], "unreadable": _LINES, "lock": {"held": _LOCK, "stale": _TEXT}},
     },
     "rescue.snapshot": {
         "list": {
@@ -88,10 +88,10 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
             "id": str,
             "made": str,
             "reason?": _TEXT,
-            "install": _WORDS,
-            "remove": _WORDS,
-            "hold": _WORDS,
-            "release": _WORDS,
+            "install": _LINES,
+            "remove": _LINES,
+            "hold": _LINES,
+            "release": _LINES,
             "files": [{"path": str, "action": str}],
             "left": [{"what": str, "why": str}],
             "changes": [_CHANGE],
@@ -101,15 +101,15 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
     "rescue.purge": {
         "plan": {
-            "packages": _WORDS,
-            "config": _WORDS,
+            "packages": _LINES,
+            "config": _LINES,
             "kept": [{"name": str, "because": str}],
             "changes": [_CHANGE],
             "problems": [_PROBLEM],
             "uninstaller": _TEXT,
-            "files": _WORDS,
-            "trees": _WORDS,
-            "aside": _WORDS,
+            "files": _LINES,
+            "trees": _LINES,
+            "aside": _LINES,
             "dkms": [[str]],
             "left": [{"path": str, "why": str}],
             "unfinished": bool,
@@ -131,16 +131,16 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
             "signatures": {...: str},
             "bases": {...: str},
             "keys": {...: str},
-            "archs": _WORDS,
+            "archs": _LINES,
         },
-        "fetch": {"done": [_FILE], "left": _WORDS, "refused": [{"any": str, "message": str}]},
+        "fetch": {"done": [_FILE], "left": _LINES, "refused": [{"any": str, "message": str}]},
         "kept": [{"path": str, "size": (int, None)}],
         "written": {"files": [_FILE], "release": str, "same": bool, "signed": [_FILE], "folder": str},
         "put": [_FILE],
         "link": [_FILE],
         "get": {...: _TEXT},
-        "finish": {"changed": (bool, int), "removed": _WORDS, "files": int, "total": int},
-        "verify": {"bad": [{"path": str}], "extra": _WORDS, "next": (int, None), "files": int, "bytes": int},
+        "finish": {"changed": (bool, int), "removed": _LINES, "files": int, "total": int},
+        "verify": {"bad": [{"path": str}], "extra": _LINES, "next": (int, None), "files": int, "bytes": int},
     },
     "mirror.read": {
         "": {
@@ -148,13 +148,13 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
             "packages": [[str]],
             "archive_key": _TEXT,
             "sources": [
-                {"file": str, "uris": _WORDS, "suites": _WORDS, "components": _WORDS, "signed_by": _TEXT, "key": _TEXT}
+                {"file": str, "uris": _LINES, "suites": _LINES, "components": _LINES, "signed_by": _TEXT, "key": _TEXT}
             ],
-            "conda": {...: {"packages": [dict], "wheels": [dict], "problems": _WORDS}},
+            "conda": {...: {"packages": [dict], "wheels": [dict], "problems": _LINES}},
         }
     },
     "mirror.wheels": {
-        "": {"files": [{"name": str, "version": str, "file": str, "url": str, "sha256": str}], "problems": _WORDS}
+        "": {"files": [{"name": str, "version": str, "file": str, "url": str, "sha256": str}], "problems": _LINES}
     },
 }
 

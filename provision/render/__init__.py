@@ -24,7 +24,7 @@ from provision.documents import (
 from provision.errors import Issue
 from provision.render.base import Text, console, indented, put
 from provision.render.progress import Progress
-from provision.render.text import clean, hosts_in_words, plural, same_issues, size, task_words
+from provision.render.text import clean, format_hosts, format_task, plural, same_issues, size
 
 __all__ = ["Progress", "Renderer", "clean", "plural", "size"]
 
@@ -77,8 +77,8 @@ class Renderer:
     def issue(self, issue: Issue, word: str = "error", hosts: Sequence[str] = ()) -> None:
         style = "bold red" if word == "error" else "yellow"
         named = list(hosts) or ([issue.host] if issue.host else [])
-        where = f"{hosts_in_words(named, everything=bool(self.verbosity))}: " if named else ""
-        self._line([(f"{word}: ", style), (where, "bold"), (task_words(issue.message), "")], indent=0)
+        where = f"{format_hosts(named, everything=bool(self.verbosity))}: " if named else ""
+        self._line([(f"{word}: ", style), (where, "bold"), (format_task(issue.message), "")], indent=0)
         for reason in issue.because:
             self._line([("because: ", "dim"), (reason, "")])
         if issue.hint:

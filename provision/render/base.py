@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.segment import Segment, Segments
 from rich.table import Table
 
-from provision.render.text import STATUS_WORDS, STYLES, clean, hosts_in_words
+from provision.render.text import STATUS_TEXTS, STYLES, clean, format_hosts
 
 # A pipe has no width; wide enough that hardly anything is folded.
 _PIPE_WIDTH = 160
@@ -83,8 +83,8 @@ def indented(thing: RenderableType, indent: int) -> RenderableType:
 
 def headline(names: Sequence[str], status: str, rest: str = "", *, everything: bool = False) -> Text:
     """Return ``gpu01  to change  2 x H100``."""
-    parts = [(hosts_in_words(names, everything=everything), "bold"), ("  ", "")]
-    parts.append((STATUS_WORDS.get(status, status), STYLES.get(status, "")))
+    parts = [(format_hosts(names, everything=everything), "bold"), ("  ", "")]
+    parts.append((STATUS_TEXTS.get(status, status), STYLES.get(status, "")))
     if rest:
         parts += [("  ", ""), (rest, "")]
     return cast("Text", Text.assemble(*parts))
@@ -101,6 +101,6 @@ def columns(
     table = Table.grid(padding=(0, gap, 0, 0))
     table.add_column(style=style, no_wrap=True)
     table.add_column(overflow="fold", max_width=_TEXT_WIDTH)
-    for word, told in rows:
-        table.add_row(*(cell if isinstance(cell, rich.text.Text) else Text(cell) for cell in (word, told)))
+    for word, shown in rows:
+        table.add_row(*(cell if isinstance(cell, rich.text.Text) else Text(cell) for cell in (word, shown)))
     return indented(table, indent)

@@ -20,8 +20,8 @@ def view(answer: Any) -> Iterable[RenderableType]:
         yield columns(list(rows))
     for warning in answer.warnings:
         yield from issue(warning, 0)
-    for near in answer.nearest:
-        yield text("would fit: " if near.fits_all else "one step: ", near.text, styles=("green", ""))
+    for nearest in answer.nearest:
+        yield text("would fit: " if nearest.fits_all else "one step: ", nearest.text, styles=("green", ""))
 
 
 def _rows(answer: Any) -> list[tuple[str | Text, str | Text]]:
@@ -31,8 +31,8 @@ def _rows(answer: Any) -> list[tuple[str | Text, str | Text]]:
         rows.append(("GPU", ", ".join(fact for fact in facts if fact)))
     driver = answer.driver
     if driver.branches:
-        told = f"{driver.recommended} recommended; fit: " if driver.recommended else "fit: "
-        rows.append(("driver", told + ", ".join(str(branch) for branch in driver.branches)))
+        shown = f"{driver.recommended} recommended; fit: " if driver.recommended else "fit: "
+        rows.append(("driver", shown + ", ".join(str(branch) for branch in driver.branches)))
         if driver.minimum:
             rows.append(("", f"at least {driver.minimum}"))
         if driver.modules:

@@ -9,9 +9,9 @@ from rich.console import RenderableType
 from provision.commands.diagnose import DiagnosedHost, DiagnoseDocument, ExplainDocument, ExplainedCode
 from provision.diagnose.finding import Cause
 from provision.render.base import Text, columns, headline, indented, text
-from provision.render.text import count_words, grouped, plural
+from provision.render.text import format_counts, grouped, plural
 
-_WORDS = (
+_STATUS_TEXTS = (
     ("broken", "broken"),
     ("unexplained", "with symptoms that nothing explains"),
     ("warned", "with warnings"),
@@ -32,7 +32,7 @@ def diagnosed(document: DiagnoseDocument, verbosity: int) -> Iterable[Renderable
         )
         yield headline(names, host.status, rest, everything=bool(verbosity))
         yield from _host(host, verbosity, alone=len(document.hosts) == 1)
-    counts = count_words((host.status for host in document.hosts.values()), _WORDS)
+    counts = format_counts((host.status for host in document.hosts.values()), _STATUS_TEXTS)
     yield Text(f"diagnose: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
     first = next((f for host in document.hosts.values() for f in host.findings if f.level == "error"), None)
     if first is not None:
@@ -62,9 +62,9 @@ def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[Rende
             yield indented(Text(line, style="dim"), 4)
     if host.unread:
         more = "" if verbosity or len(host.unread) <= _FEW_LINES else f" and {len(host.unread) - _FEW_LINES} more (-v)"
-        told = ", ".join(host.unread if verbosity else host.unread[:_FEW_LINES])
+        parts = ", ".join(host.unread if verbosity else host.unread[:_FEW_LINES])
         yield indented(
-            text("not read  ", told + more + ": silence about these proves nothing", styles=("yellow", "")), 2
+            text("not read  ", parts + more + ": silence about these proves nothing", styles=("yellow", "")), 2
         )
 
 
@@ -133,9 +133,9 @@ def _page(page: ExplainedCode) -> Iterable[RenderableType]:
 
 def _page_rows(page: ExplainedCode) -> Sequence[tuple[str | Text, str | Text]]:
     rows: list[tuple[str | Text, str | Text]] = [("level", page.level)]
-    for word, told in (("breaks", page.breaks), ("repair", page.repair), ("prevent", page.prevent)):
-        if told:
-            rows.append((word, told.replace("`", "")))
+    for word, shown in (("breaks", page.breaks), ("repair", page.repair), ("prevent", page.prevent)):
+        if shown:
+            rows.append((word, shown.replace("`", "")))
     rows.append(("reboot", "part of the repair" if page.reboot else "not by itself"))
     rows += [("source" if not number else "", source) for number, source in enumerate(page.sources)]
     return rows

@@ -10,7 +10,7 @@ from rich.table import Table
 from provision.commands.drift import DriftDocument, DriftedHost
 from provision.drift.item import Item
 from provision.render.base import Text, columns, headline, stacked, text
-from provision.render.text import STYLES, count_words, grouped, hosts_in_words, plural
+from provision.render.text import STYLES, format_counts, format_hosts, grouped, plural
 
 _COUNTED = (
     ("drifted", "drifted"),
@@ -29,7 +29,7 @@ def view(document: DriftDocument, verbosity: int) -> Iterable[RenderableType]:
         for name, host in hosts.items():
             yield headline([name], host.status, _group(host))
             for item in host.items:
-                yield columns([(item.code, _told(item)), *([("", f"hint: {item.hint}")] if item.hint else [])])
+                yield columns([(item.code, _describe(item)), *([("", f"hint: {item.hint}")] if item.hint else [])])
     else:
         drifted = [(name, host) for name, host in hosts.items() if host.status == "drifted"]
         if drifted:
@@ -38,7 +38,7 @@ def view(document: DriftDocument, verbosity: int) -> Iterable[RenderableType]:
             names = [name for name, host in hosts.items() if host.status == status]
             if names:
                 yield headline(names, status)
-    counts = count_words((host.status for host in hosts.values()), _COUNTED)
+    counts = format_counts((host.status for host in hosts.values()), _COUNTED)
     against = f"against {document.lock}" if document.lock else "there is no lock: against inventory and peers alone"
     yield Text(f"drift: {plural(len(hosts), 'host')}: {counts}; {against}", style="bold")
     if len(hosts) > 1 and not verbosity and any(host.items for host in hosts.values()):
@@ -49,7 +49,7 @@ def _group(host: DriftedHost) -> str:
     return f"group {host.group}" if host.group else ""
 
 
-def _told(item: Item) -> str:
+def _describe(item: Item) -> str:
     return f"{item.what}: {item.found}; by {_BY[item.against]}: {item.expected}"
 
 
@@ -62,7 +62,5 @@ def _table(drifted: list[tuple[str, DriftedHost]]) -> Table:
         lines = [item.message for item in host.items[:_FIRST]]
         more = len(host.items) - _FIRST
         lines += [f"and {more} more"] if more > 0 else []
-        table.add_row(
-            text(hosts_in_words(names), styles=[STYLES["changes"]]), Text(str(len(host.items))), stacked(lines)
-        )
+        table.add_row(text(format_hosts(names), styles=[STYLES["changes"]]), Text(str(len(host.items))), stacked(lines))
     return table

@@ -22,8 +22,8 @@ def view(document: EnvsDocument, width: int, verbosity: int) -> Iterable[Rendera
         yield from [Text("")] * bool(number)
         installations = sum(row.kind == "conda" for row in host.rows)
         environments = len(host.rows) - installations
-        told = "no conda" if not host.rows else f"{installations} conda, {plural(environments, 'environment')}"
-        yield headline(names, host.status, told if host.status == "ok" else "", everything=bool(verbosity))
+        shown = "no conda" if not host.rows else f"{installations} conda, {plural(environments, 'environment')}"
+        yield headline(names, host.status, shown if host.status == "ok" else "", everything=bool(verbosity))
         if host.rows:
             yield _table(host) if width >= _TABLE_WIDTH else columns([(_name(row), _line(row)) for row in host.rows])
 
@@ -35,9 +35,9 @@ def _table(host: EnvsHost) -> Table:
     table = Table(box=None, pad_edge=True, header_style="bold")
     for number in shown:
         table.add_column(_TITLES[number], overflow="fold", justify="right" if _TITLES[number] == "size" else "left")
-    for row, told in zip(host.rows, cells, strict=True):
+    for row, lines in zip(host.rows, cells, strict=True):
         style = "bold" if row.kind == "conda" else ""
-        table.add_row(*(Text(told[number]) for number in shown), style=style)
+        table.add_row(*(Text(lines[number]) for number in shown), style=style)
     return table
 
 

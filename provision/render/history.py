@@ -9,8 +9,8 @@ from rich.table import Table
 
 from provision.commands.history import HistoryDocument, HostHistory
 from provision.render.base import Text, columns, headline, indented
-from provision.render.text import STATUS_WORDS, STYLES, grouped, listed, plural
-from provision.runs.history import HostRecord, InventoryState, Judged, LockState, Run, changed_in_words
+from provision.render.text import STATUS_TEXTS, STYLES, grouped, listed, plural
+from provision.runs.history import HostRecord, InventoryState, Judged, LockState, Run, describe_changes
 
 _STATES = {"done": "green", "failed": "bold red", "cut off": "yellow", "at work": "cyan"}
 _SHOWN_PACKAGES = 4
@@ -53,17 +53,17 @@ def when(time: str) -> str:
 
 def _counted(run: Run) -> str:
     statuses = [record.status for record in run.hosts.values()] + list(run.left_alone.values())
-    told = [f"{statuses.count(s)} {STATUS_WORDS.get(s, s)}" for s in dict.fromkeys(statuses)]
+    shown = [f"{statuses.count(s)} {STATUS_TEXTS.get(s, s)}" for s in dict.fromkeys(statuses)]
     rest = len(set(run.planned) - {*run.hosts, *run.left_alone})
     if rest and run.ended is None:
-        told.append(f"{rest} {'to do' if run.active else 'not done'}")
-    return ", ".join([*([run.state] if run.ended is None else []), *told]) or run.state
+        shown.append(f"{rest} {'to do' if run.active else 'not done'}")
+    return ", ".join([*([run.state] if run.ended is None else []), *shown]) or run.state
 
 
 def _what(run: Run) -> str:
-    told = list(dict.fromkeys(changed_in_words(record.packages) for record in run.hosts.values()))
-    words = [*(["back before another run"] if "--rollback" in run.command else []), *filter(None, told[:2])]
-    return "; ".join([*words, *(["and more"] if len(told) > 2 else [])])
+    shown = list(dict.fromkeys(describe_changes(record.packages) for record in run.hosts.values()))
+    parts = [*(["back before another run"] if "--rollback" in run.command else []), *filter(None, shown[:2])]
+    return "; ".join([*parts, *(["and more"] if len(shown) > 2 else [])])
 
 
 def _one(run: Run, verbosity: int) -> Iterable[RenderableType]:
@@ -77,7 +77,7 @@ def _one(run: Run, verbosity: int) -> Iterable[RenderableType]:
         ("lock", _lock(run.lock)),
         ("folder", run.folder or ""),
     ]
-    yield columns([(word, told) for word, told in rows if told])
+    yield columns([(word, shown) for word, shown in rows if shown])
     for names, record in grouped(run.hosts.items(), _alike):
         yield from _record(names, record, verbosity)
     for names, status in grouped(run.left_alone.items(), lambda status: status):
@@ -95,7 +95,7 @@ def _alike(record: HostRecord) -> object:
 
 
 def _record(names: Sequence[str], record: HostRecord, verbosity: int) -> Iterable[RenderableType]:
-    yield headline(names, record.status, changed_in_words(record.packages))
+    yield headline(names, record.status, describe_changes(record.packages))
     rows: list[tuple[str | Text, str | Text]] = [("verify", _judged(record.verify))] if record.verify else []
     if record.rebooted:
         rows.append(("reboot", "yes"))
@@ -118,7 +118,7 @@ def _record(names: Sequence[str], record: HostRecord, verbosity: int) -> Iterabl
 
 
 def _judged(verify: Judged) -> str:
-    told = [
+    shown = [
         f"{number} {word}"
         for word, number in (
             ("pass", verify.passed),
@@ -129,7 +129,7 @@ def _judged(verify: Judged) -> str:
         if number
     ]
     failed = f": {listed(verify.failed, 6)}" if verify.failed else ""
-    return ", ".join(told) + failed
+    return ", ".join(shown) + failed
 
 
 def _inventory(state: InventoryState | None) -> str:
@@ -157,8 +157,8 @@ def _host(name: str, host: HostHistory, mine: set[str]) -> Iterable[RenderableTy
     for _ in range(4):
         table.add_column(overflow="fold")
     for record in host.runs:
-        status = Text(STATUS_WORDS.get(record.status, record.status), style=STYLES.get(record.status, ""))
+        status = Text(STATUS_TEXTS.get(record.status, record.status), style=STYLES.get(record.status, ""))
         elsewhere = "" if record.run in mine else "; run from elsewhere"
-        told = changed_in_words(record.packages) or record.command
-        table.add_row(Text(when(record.started)), Text(record.who), status, Text(f"{told}{elsewhere}"))
+        shown = describe_changes(record.packages) or record.command
+        table.add_row(Text(when(record.started)), Text(record.who), status, Text(f"{shown}{elsewhere}"))
     yield indented(table, 2)

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from provision.documents import InitDocument, InitGroup
 from provision.render.base import Text, columns
-from provision.render.text import hosts_in_words, listed
+from provision.render.text import format_hosts, listed
 
 
 def view(document: InitDocument) -> Iterable[RenderableType]:
@@ -18,23 +18,23 @@ def view(document: InitDocument) -> Iterable[RenderableType]:
         rows = [(name, f"{_hosts(group)}: {_what(group)}") for name, group in document.groups.items()]
         yield columns(rows)
     if document.unreached:
-        yield columns([("unreached", hosts_in_words(list(document.unreached)))], style="bold red")
+        yield columns([("unreached", format_hosts(list(document.unreached)))], style="bold red")
     if document.left_out:
         yield Text(f"left out, no NVIDIA GPU: {listed(document.left_out, 8)}", style="dim")
 
 
 def _hosts(group: InitGroup) -> str:
-    return hosts_in_words(group.hosts)
+    return format_hosts(group.hosts)
 
 
 def _what(group: InitGroup) -> str:
     if not group.cards:
         return "no NVIDIA GPU"
-    told = [group.cards]
+    shown = [group.cards]
     if group.branches:
         first, last = group.branches[0], group.branches[-1]
         span = str(first) if first == last else f"{first} to {last}"
-        told.append(f"driver branches {span}, recommended up to {group.recommended}")
+        shown.append(f"driver branches {span}, recommended up to {group.recommended}")
     if group.trouble:
-        told.append(f"no driver can be chosen for {listed(list(group.trouble), 3)}")
-    return "; ".join(told)
+        shown.append(f"no driver can be chosen for {listed(list(group.trouble), 3)}")
+    return "; ".join(shown)

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from provision.commands.lock import LockDocument
 from provision.lock.compare import Change
 from provision.render.base import Text, indented, text
-from provision.render.text import hosts_in_words, listed, plural
+from provision.render.text import format_hosts, listed, plural
 
 _SHOWN = 4
 
@@ -21,7 +21,7 @@ def view(document: LockDocument, verbosity: int) -> Iterable[RenderableType]:
         if host.group:
             locked.setdefault(host.group, []).append(name)
     for group, hosts in locked.items():
-        yield text(group, f"  {hosts_in_words(hosts)}", styles=("bold", ""))
+        yield text(group, f"  {format_hosts(hosts)}", styles=("bold", ""))
         for line in _of_group(document, group, verbosity):
             yield indented(line, 2)
     for group in dict.fromkeys(change.group for change in document.changes if change.group not in locked):

@@ -10,7 +10,7 @@ from provision.documents import PlanDocument
 from provision.errors import Issue
 from provision.parts.plan import HostPlan, PackageChange, Reason, Step
 from provision.render.base import Text, columns, headline, indented, text
-from provision.render.text import count_words, grouped, listed, plural, size, unnamed
+from provision.render.text import format_counts, grouped, listed, plural, size, unnamed
 
 _ORDER = (
     ("changes", "to change"),
@@ -43,7 +43,7 @@ def view(document: PlanDocument, verbosity: int) -> Iterable[RenderableType]:
             yield from _in_short(names, plan)
     if not verbosity and any(host.steps for host in document.hosts.values()):
         yield Text("-v tells every choice and every package", style="dim")
-    counts = count_words((host.status for host in document.hosts.values()), _ORDER)
+    counts = format_counts((host.status for host in document.hosts.values()), _ORDER)
     yield Text(f"plan: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
 
 
@@ -67,8 +67,8 @@ def _in_short(names: Sequence[str], plan: HostPlan) -> Iterable[RenderableType]:
     messages = [blocker.message for blocker in plan.blockers]
     if len(names) > 1:
         messages = [unnamed(message, plan.host) for message in messages]
-    told = "; ".join(messages) or plan.summary
-    yield headline(names, plan.status, "; ".join(filter(None, (", ".join(plan.gpus), told))))
+    shown = "; ".join(messages) or plan.summary
+    yield headline(names, plan.status, "; ".join(filter(None, (", ".join(plan.gpus), shown))))
     for warning in plan.warnings:
         yield from issue(warning)
 
@@ -175,8 +175,8 @@ def _packages(changes: Sequence[PackageChange], verbosity: int) -> Iterable[Rend
     before = ""
     for (word, version), names in groups.items():
         shown = len(names) if verbosity else _SHOWN_PACKAGES
-        told = text(version, "  ", listed(names, shown), styles=("", "", "dim"))
-        rows.append((text("" if word == before else word), told))
+        lines = text(version, "  ", listed(names, shown), styles=("", "", "dim"))
+        rows.append((text("" if word == before else word), lines))
         before = word
     yield columns(rows, 4)
 

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from provision.render.base import Text, put
-from provision.render.text import clean, hosts_in_words, plural, task_words
+from provision.render.text import clean, format_hosts, format_task, plural
 
 _STYLES = {"failed": "red", "unread": "red", "ok": "green", "changed": "", "waiting": "dim"}
 
@@ -46,23 +46,23 @@ class Progress:
         else:
             self._plain(f"{title}: {plural(len(hosts), 'host')}")
             self._late = False
-            self._timer = threading.Timer(self._LATE_SECONDS, self._tell_late)
+            self._timer = threading.Timer(self._LATE_SECONDS, self._show_late)
             self._timer.daemon = True
             self._timer.start()
 
     def host(self, name: str, text: str, *, state: str = "running") -> None:
-        told = task_words(clean(text))
+        shown = format_task(clean(text))
         with self._turn:
-            self._hosts[name] = (state, told, time.monotonic())
+            self._hosts[name] = (state, shown, time.monotonic())
             late = self._late and state in ("ok", "unread")
         if late and not self._silent:
-            self._plain(f"{name}: {told}")
+            self._plain(f"{name}: {shown}")
         if state == "changed":
             self._done[name] = self._done.get(name, 0) + 1
         if self._silent or state not in ("changed", "failed"):
             return
         # Only what ended, not every task that begins.
-        line = f"{name}: {'failed: ' if state == 'failed' else 'done: '}{told}"
+        line = f"{name}: {'failed: ' if state == 'failed' else 'done: '}{shown}"
         if self._live is None:
             self._plain(line)
         elif state == "failed":
@@ -74,18 +74,18 @@ class Progress:
         if not self._silent:
             self._print(Text(text, style="bold"))
 
-    def _tell_late(self) -> None:
+    def _show_late(self) -> None:
         """Say who has answered what so far, and whom the others wait for."""
         with self._turn:
             if self._timer is None:
                 return
             self._late = True
-            told = {name: text for name, (state, text, _) in self._hosts.items() if state in ("ok", "unread")}
+            shown = {name: text for name, (state, text, _) in self._hosts.items() if state in ("ok", "unread")}
             waiting = [name for name, (state, _, _) in self._hosts.items() if state == "waiting"]
-            for name, text in told.items():
+            for name, text in shown.items():
                 self._plain(f"{name}: {text}")
             if waiting:
-                self._plain(f"{self._title}: waiting for {hosts_in_words(waiting)}")
+                self._plain(f"{self._title}: waiting for {format_hosts(waiting)}")
 
     def end(self) -> None:
         if self._timer is not None:
@@ -131,8 +131,8 @@ class Progress:
         rows = sorted(self._hosts.items(), key=lambda item: order.get(item[1][0], 1))
         room = max(3, min(self._ROWS, self._console.height - 3))
         for name, (state, text, since) in rows[:room]:
-            told = text if state in ("ok", "waiting") else f"{now - since:3.0f} s  {text}"
-            table.add_row(Text(name, style="bold"), Text(told, style=_STYLES.get(state, "")))
+            shown = text if state in ("ok", "waiting") else f"{now - since:3.0f} s  {text}"
+            table.add_row(Text(name, style="bold"), Text(shown, style=_STYLES.get(state, "")))
         rest = len(rows) - room
         more = Text(f"... and {rest} more", style="dim") if rest > 0 else Text("")
         return Group(Text(head, style="bold"), table, more)

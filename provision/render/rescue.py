@@ -11,7 +11,7 @@ from provision.parts.plan import PackageChange, Step
 from provision.render.base import Text, columns, headline, indented, text
 from provision.render.plan import package_line
 from provision.render.results import counted
-from provision.render.text import clean, count_words, grouped, listed, plural, task_words
+from provision.render.text import clean, format_counts, format_task, grouped, listed, plural
 from provision.rescue.model import OfflineDocument, RescuedHost, RescueDocument, RescueStep, Round
 
 _STATUSES = (
@@ -38,7 +38,7 @@ def view(document: RescueDocument, verbosity: int) -> Iterable[RenderableType]:
     for names, host in grouped(document.hosts.items(), lambda host: host.model_dump(exclude={"snapshot"})):
         yield headline(names, host.status, host.summary, everything=bool(verbosity))
         yield from _host(host, verbosity)
-    counts = count_words((host.status for host in document.hosts.values()), _STATUSES)
+    counts = format_counts((host.status for host in document.hosts.values()), _STATUSES)
     seconds = f" in {document.seconds:.0f} s" if document.seconds else ""
     yield Text(f"rescue: {plural(len(document.hosts), 'host')}{seconds}: {counts}", style="bold")
 
@@ -85,8 +85,8 @@ def _to_agree(rounds: list[tuple[int, Round]]) -> list[tuple[int, Round]]:
 
 def _finding(finding: Cause, verbosity: int, *, short: bool) -> Iterable[RenderableType]:
     style = "bold red" if finding.level == "error" else "yellow"
-    told = text(finding.code, f"  {finding.message}", styles=("bold",))
-    yield columns([(Text(finding.level, style=style), told)], 2)
+    lines = text(finding.code, f"  {finding.message}", styles=("bold",))
+    yield columns([(Text(finding.level, style=style), lines)], 2)
     if short and not verbosity:
         return
     shown = finding.evidence if verbosity else finding.evidence[:_SHOWN_EVIDENCE]
@@ -136,12 +136,12 @@ def _mark(step: RescueStep) -> Text:
 
 
 def _step(step: RescueStep) -> Text:
-    told = text(step.words, f"  ({step.finding})", styles=("bold", "dim"))
+    shown = text(step.words, f"  ({step.finding})", styles=("bold", "dim"))
     if step.ok is not None and step.said:
-        told.append(": " + task_words("; ".join(step.said[:_SHOWN_SAID])), style="")
+        shown.append(": " + format_task("; ".join(step.said[:_SHOWN_SAID])), style="")
     if step.ok is None and step.action == "reboot":
-        told.stylize("bold yellow", 0, len(clean(step.words)))
-    return told
+        shown.stylize("bold yellow", 0, len(clean(step.words)))
+    return shown
 
 
 def _packages(changes: Sequence[PackageChange], indent: int, verbosity: int) -> Iterable[RenderableType]:
@@ -158,7 +158,7 @@ def _package(change: PackageChange) -> str:
 def _end(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
     rows: list[tuple[str | Text, str | Text]] = []
     if host.rounds:
-        rows.append(("touched", touched_words(host)))
+        rows.append(("touched", touched_text(host)))
     if host.snapshot:
         rows.append(("before", f"kept in {host.snapshot}"))
     if host.next and host.left:
@@ -177,7 +177,7 @@ def _end(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
         yield from _packages(host.packages, 2, verbosity)
 
 
-def touched_words(host: RescuedHost) -> str:
+def touched_text(host: RescuedHost) -> str:
     """Return ``2 packages, 1 reboot``."""
     parts = [plural(len(host.packages), "package")]
     if host.configured:

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from provision.documents import AppliedHost, ApplyDocument, VerifyDocument
 from provision.lib.findings import Check
 from provision.render.base import Text, columns, headline, indented, text
-from provision.render.text import STYLES, count_words, grouped, hosts_in_words, plural, task_words
+from provision.render.text import STYLES, format_counts, format_hosts, format_task, grouped, plural
 
 _VERIFIED = (
     ("pass", "passed"),
@@ -51,7 +51,7 @@ def verified(document: VerifyDocument, verbosity: int) -> Iterable[RenderableTyp
         # Evidence differs from host to host: it is shown where it is one host's.
         evidence = len(names) == 1 and (len(document.hosts) == 1 or verbosity > 0)
         yield from _checks(host.checks if verbosity else folded(host.checks), evidence)
-    counts = count_words((host.status for host in document.hosts.values()), _VERIFIED)
+    counts = format_counts((host.status for host in document.hosts.values()), _VERIFIED)
     yield Text(f"verify: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
     if len(document.hosts) > 1 and not verbosity and any(host.checks for host in document.hosts.values()):
         yield Text("-v shows the evidence of every check", style="dim")
@@ -84,8 +84,8 @@ def folded(checks: Sequence[Check]) -> list[Check]:
         if len(alike) == 1 or any(other.status != "skip" for other in alike):
             found.append(check)
         elif check is alike[0]:
-            told = list(dict.fromkeys(other.message for other in alike))
-            message = told[0] if len(told) == 1 else f"{told[0]} (-v tells all {len(alike)})"
+            shown = list(dict.fromkeys(other.message for other in alike))
+            message = shown[0] if len(shown) == 1 else f"{shown[0]} (-v tells all {len(alike)})"
             found.append(Check(id=f"{kind}.*", status="skip", message=message))
     return found
 
@@ -107,7 +107,7 @@ def applied(document: ApplyDocument, verbosity: int) -> Iterable[RenderableType]
         yield headline(names, host.status, host.summary, everything=bool(verbosity))
         yield from _host(host, verbosity)
     yield from _waves(document)
-    counts = count_words((host.status for host in document.hosts.values()), _APPLIED)
+    counts = format_counts((host.status for host in document.hosts.values()), _APPLIED)
     seconds = f" in {document.seconds:.0f} s" if document.seconds else ""
     yield Text(f"apply: {plural(len(document.hosts), 'host')}{seconds}: {counts}", style="bold")
 
@@ -132,15 +132,15 @@ def _waves(document: ApplyDocument) -> Iterable[RenderableType]:
         took += f", {failed} failed" if failed else ""
         style = "bold red" if failed else "green" if wave.status == "done" else "yellow"
         label = f"wave {number} of {len(document.waves)}, {_WAVES[wave.kind]}"
-        rows.append((label, text(f"{ended}{took}", f": {hosts_in_words(wave.hosts)}", styles=(style, ""))))
+        rows.append((label, text(f"{ended}{took}", f": {format_hosts(wave.hosts)}", styles=(style, ""))))
     yield columns(rows, 0)
 
 
 def _proven(passed: Sequence[Check]) -> Text:
-    told = Text()
+    shown = Text()
     for number, check in enumerate(passed):
-        told.append("; " if number else "").append(check.code, style="dim").append(f" {check.message}")
-    return told
+        shown.append("; " if number else "").append(check.code, style="dim").append(f" {check.message}")
+    return shown
 
 
 def _done(host: AppliedHost) -> object:
@@ -152,9 +152,9 @@ def _host(host: AppliedHost, verbosity: int) -> Iterable[RenderableType]:
     rows: list[tuple[str | Text, str | Text]] = []
     if host.changed:
         word = "would do" if host.status == "checked" else "did"
-        rows.append((word, "; ".join(task_words(task) for task in dict.fromkeys(host.changed))))
+        rows.append((word, "; ".join(format_task(task) for task in dict.fromkeys(host.changed))))
     if host.failed_task:
-        rows.append(("failed in", task_words(host.failed_task)))
+        rows.append(("failed in", format_task(host.failed_task)))
     if host.drain:
         drained = {"ok": "drained", "failed": "not drained"}[host.drain]
         rows.append(("hooks", drained + {"ok": ", resumed", "failed": ", NOT RESUMED", None: ""}[host.resume]))

@@ -11,7 +11,7 @@ from rich.table import Table
 from provision.documents import ScanDocument, ScannedHost
 from provision.layers.driver import layers
 from provision.render.base import Text, columns, headline, stacked
-from provision.render.text import grouped, hosts_in_words, unnamed
+from provision.render.text import format_hosts, grouped, unnamed
 
 # Below this width a table of hosts becomes blocks of lines.
 _TABLE_WIDTH = 90
@@ -35,16 +35,16 @@ def view(document: ScanDocument, width: int, verbosity: int) -> Iterable[Rendera
     groups: dict[tuple[str, str], list[str]] = {}
     for name, (status, _) in unread:
         groups.setdefault((status, own[name]), []).append(name)
-    for (state, told), names in groups.items():
-        yield headline(names, state, hosts[names[0]].summary if len(names) == 1 else told)
+    for (state, shown), names in groups.items():
+        yield headline(names, state, hosts[names[0]].summary if len(names) == 1 else shown)
     if rows:
         yield Text("layer by layer: provision scan -l HOST, or -v for all", style="dim")
 
 
 def _one(name: str, host: ScannedHost) -> Iterable[RenderableType]:
     driver = _driver(host) or "no driver"
-    told = [", ".join(host.gpus) or "no NVIDIA GPU", driver, host.cuda or ""] if host.status == "ok" else []
-    yield headline([name], host.status, "; ".join(filter(None, told)) or host.summary)
+    shown = [", ".join(host.gpus) or "no NVIDIA GPU", driver, host.cuda or ""] if host.status == "ok" else []
+    yield headline([name], host.status, "; ".join(filter(None, shown)) or host.summary)
     if host.facts is None:
         return
     if host.summary:
@@ -66,8 +66,8 @@ def _cells(host: ScannedHost) -> tuple[str | tuple[str, ...], ...]:
     return (tuple(host.gpus) or "no NVIDIA GPU", driver, cuda, system, host.summary)
 
 
-def _cell(told: str | tuple[str, ...]) -> rich.text.Text:
-    return Text(told) if isinstance(told, str) else stacked(told)
+def _cell(shown: str | tuple[str, ...]) -> rich.text.Text:
+    return Text(shown) if isinstance(shown, str) else stacked(shown)
 
 
 def _driver(host: ScannedHost) -> str:
@@ -80,18 +80,18 @@ def _table(rows: list[tuple[list[str], tuple[str | tuple[str, ...], ...]]]) -> T
     table = Table(box=None, pad_edge=False, header_style="bold")
     # A column in which no host has anything is left out.
     shown = [number for number in range(5) if any(cells[number] for _, cells in rows)]
-    table.add_column("host", overflow="fold", no_wrap=all(len(hosts_in_words(names)) < 30 for names, _ in rows))
+    table.add_column("host", overflow="fold", no_wrap=all(len(format_hosts(names)) < 30 for names, _ in rows))
     for title in (_TITLES[number + 1] for number in shown):
         table.add_column(title, overflow="fold")
     for names, cells in rows:
-        told = [hosts_in_words(names), *(cells[number] for number in shown)]
-        table.add_row(*(_cell(cell) for cell in told))
+        lines = [format_hosts(names), *(cells[number] for number in shown)]
+        table.add_row(*(_cell(cell) for cell in lines))
     return table
 
 
 def _blocks(rows: list[tuple[list[str], tuple[str | tuple[str, ...], ...]]]) -> Iterable[RenderableType]:
     for names, cells in rows:
-        yield Text(hosts_in_words(names), style="bold")
+        yield Text(format_hosts(names), style="bold")
         yield columns(
             [(title, _cell(cell)) for title, cell in zip(_TITLES[1:], cells, strict=True) if cell], style="dim"
         )

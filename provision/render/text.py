@@ -49,7 +49,7 @@ STYLES = {
     "broken": "bold red",
     "unexplained": "bold red",
 }
-STATUS_WORDS = {
+STATUS_TEXTS = {
     "planned": "to rescue",
     "left": "still broken",
     "reboot_needed": "reboot needed",
@@ -65,7 +65,7 @@ STATUS_WORDS = {
 }
 
 
-def task_words(text: str) -> str:
+def format_task(text: str) -> str:
     """Return the name of a task, or a message that begins with one, without Ansible's ``role : ``."""
     return _ROLE.sub("", text)
 
@@ -90,7 +90,7 @@ def listed(items: Sequence[str], shown: int) -> str:
     return f"{', '.join(items[:shown])} and {len(items) - shown} more"
 
 
-def hosts_in_words(names: Sequence[str], *, everything: bool = False) -> str:
+def format_hosts(names: Sequence[str], *, everything: bool = False) -> str:
     """Return host names as one label: ``gpu01``; ``gpu01, gpu03 (2 hosts)``; ``gpu01 to gpu40 (40 hosts)``."""
     if len(names) == 1:
         return names[0]
@@ -106,10 +106,10 @@ def _runs(names: Sequence[str]) -> list[str]:
             runs[-1].append(name)
         else:
             runs.append([name])
-    told: list[str] = []
+    shown: list[str] = []
     for run in runs:
-        told += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else run
-    return told
+        shown += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else run
+    return shown
 
 
 def _follows(before: str, after: str) -> bool:
@@ -132,10 +132,10 @@ def grouped(pairs: Iterable[tuple[str, T]], key: object) -> list[tuple[list[str]
     return list(groups.values())
 
 
-def count_words(statuses: Iterable[str], words: Sequence[tuple[str, str]]) -> str:
+def format_counts(statuses: Iterable[str], texts: Sequence[tuple[str, str]]) -> str:
     """Return how many hosts are in which state: ``1 to change, 2 as wanted``; words gives order and wording."""
     seen = list(statuses)
-    return ", ".join(f"{seen.count(status)} {told}" for status, told in words if status in seen)
+    return ", ".join(f"{seen.count(status)} {shown}" for status, shown in texts if status in seen)
 
 
 def same_issues(issues: Iterable[Issue]) -> list[tuple[list[str], Issue]]:

@@ -31,7 +31,7 @@ def parts_of(steps: Iterable[RescueStep]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def wishes(values: Mapping[str, Any], facts: Facts, steps: Sequence[RescueStep]) -> list[dict[str, Any]]:
+def narrowed(values: Mapping[str, Any], facts: Facts, steps: Sequence[RescueStep]) -> list[dict[str, Any]]:
     """Return the wishes to plan with, the narrowest first; the first one whose plan changes something is taken.
 
     steps: of one round, with args parts, toolkits (CUDA minors that a finding names) and values (variables that it names).
@@ -65,7 +65,7 @@ def _kept(values: Mapping[str, Any], facts: Facts) -> list[dict[str, Any]]:
     """What the installed driver is, as variables."""
     if not values.get("nvidia_driver_manage", True):
         return []
-    return [wish for one in _drivers(facts) for wish in _like(one, values, facts)]
+    return [values_ for one in _drivers(facts) for values_ in _like(one, values, facts)]
 
 
 def _drivers(facts: Facts) -> list[InstalledDriver]:
@@ -123,11 +123,11 @@ def _like(have: InstalledDriver, values: Mapping[str, Any], facts: Facts) -> lis
 
 def _toolkits(values: Mapping[str, Any], facts: Facts, steps: Sequence[RescueStep]) -> list[str]:
     """Those of the wished toolkits that are there or that a finding names; all of them where that leaves none."""
-    wished = [str(version) for version in values.get("cuda_toolkit_versions") or ()]
+    requested = [str(version) for version in values.get("cuda_toolkit_versions") or ()]
     named = {str(item) for step in steps for item in step.args.get("toolkits") or ()}
     there = {toolkit.version for toolkit in facts.cuda.toolkits if toolkit.version}
-    kept = [version for version in wished if _minor(version) in there or named & {version, _minor(version)}]
-    return kept or wished
+    kept = [version for version in requested if _minor(version) in there or named & {version, _minor(version)}]
+    return kept or requested
 
 
 def _minor(version: str) -> str:

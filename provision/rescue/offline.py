@@ -167,9 +167,9 @@ def of_packages(packages: Mapping[str, str], source: str) -> Known | None:
 
 def decisions(host: str, values: Mapping[str, Any], known: Known | None = None) -> dict[str, Any]:
     """Return what the program on the host goes by, as plain data: see rescue/console.py and console_packages.py."""
-    wish = Desired(values).driver
+    config = Desired(values).driver
     have = known or Known()
-    series = have.series or ("" if wish.branch == "recommended" else str(wish.branch))
+    series = have.series or ("" if config.branch == "recommended" else str(config.branch))
     if series and not driver_names.SERIES.match(series):
         raise UsageError(
             "driver.branch",
@@ -177,16 +177,16 @@ def decisions(host: str, values: Mapping[str, Any], known: Known | None = None) 
             host=host,
             hint="nvidia_driver_branch is a number (580), a series (580-server) or recommended",
         )
-    channel, flavour = _first(wish.channel, have.channel), _first(wish.modules, have.flavour)
+    channel, flavour = _first(config.channel, have.channel), _first(config.modules, have.flavour)
     return {
         "host": host,
-        "managed": wish.manage,
-        "hold": wish.hold,
+        "managed": config.manage,
+        "hold": config.hold,
         "source": have.source,
         "series": series,
         "channel": "ubuntu" if channel == "auto" else channel,
-        "build": "dkms" if channel == "cuda" else _first(wish.build, have.build),
-        "variant": "desktop" if _first(wish.variant, have.variant) == "desktop" else "headless",
+        "build": "dkms" if channel == "cuda" else _first(config.build, have.build),
+        "variant": "desktop" if _first(config.variant, have.variant) == "desktop" else "headless",
         # Modules of single kernels are asked for by the kernels that the host has when the program runs.
         "wanted": [
             f"{name}={version}"
@@ -221,6 +221,6 @@ def _flavours() -> dict[str, Any]:
     return {"orders": orders, "alone": alone}
 
 
-def _first(wish: str, have: str) -> str:
+def _first(config: str, have: str) -> str:
     """What the inventory asks for goes before what is known."""
-    return wish if wish != "auto" else have
+    return config if config != "auto" else have

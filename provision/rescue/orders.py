@@ -89,7 +89,7 @@ def record(history: History, done: Sequence[Mapping[str, Any]], failed: Issue | 
             step.ok, step.changed = True, True
 
 
-def left_words(diagnosis: Diagnosis, history: History) -> list[str]:
+def left_text(diagnosis: Diagnosis, history: History) -> list[str]:
     """What stays broken, a line each, and what the next level would be."""
     errors = [finding for finding in to_mend(diagnosis) if finding.level == "error"]
     lines = [f"{finding.code}: {finding.message}" for finding in errors]

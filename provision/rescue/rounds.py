@@ -113,15 +113,15 @@ def next_round(diagnosis: Diagnosis, history: History, facts: Facts, limits: Lim
 
 def next_level(findings: Iterable[Cause], history: History) -> str:
     """What comes next for findings that stayed, in words; empty where nothing does."""
-    told = []
+    suggested = []
     for finding in findings:
         if finding.level != "error":
             continue
         rest = [repair for repair in finding.repairs if repair.action in _NOT_OURS]
-        told += [repair.words for repair in rest[:1]]
+        suggested += [repair.words for repair in rest[:1]]
         if not rest and finding.repairs and next_repair(finding, history) is None and not _waits(finding, history):
-            told.append("--purge removes every trace of the driver by exact names, then installs by the inventory")
-    return "; ".join(dict.fromkeys(told))
+            suggested.append("--purge removes every trace of the driver by exact names, then installs by the inventory")
+    return "; ".join(dict.fromkeys(suggested))
 
 
 def _waits(finding: Cause, history: History) -> bool:

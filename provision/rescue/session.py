@@ -23,7 +23,7 @@ from provision.parts.plan import HostPlan
 from provision.parts.registry import roles
 from provision.planning import Call, plan_from_facts, read_facts
 from provision.rescue.model import History, RescueStep, Round
-from provision.rescue.narrow import parts_of, wishes
+from provision.rescue.narrow import narrowed, parts_of
 from provision.rescue.purge import read_purge
 from provision.rescue.rounds import Limits, next_round
 from provision.rescue.undo import read_undo
@@ -36,7 +36,7 @@ PURGE = "purge"
 
 
 @dataclasses.dataclass
-class Look:
+class Inspection:
     """A host as it was read, and what comes next.
 
     shown: the diagnosis, with symptoms that no rule explains as a finding. round: None where nothing may be done.
@@ -52,7 +52,7 @@ class Look:
         return self.shown.errors
 
 
-def look(
+def inspect_host(
     name: str,
     call: Call,
     values: dict[str, Any],
@@ -61,7 +61,7 @@ def look(
     limits: Limits,
     mode: Mode = "mend",
     snapshot: str | None = None,
-) -> Look:
+) -> Inspection:
     """Read a host and plan its next round; rounds that turn out to have nothing to do go into the history.
 
     mode: purge removes every trace of the driver first, then installs by the inventory; undo goes back to a snapshot (its
@@ -74,7 +74,7 @@ def look(
     seen = with_unknown(diagnosis, facts, values)
     history.broken = history.broken or bool(seen.errors)
     if mode == "undo":
-        return Look(facts, diagnosis, seen, _undo(name, call, history, snapshot))
+        return Inspection(facts, diagnosis, seen, _undo(name, call, history, snapshot))
     while (
         found := _asked(mode, name, call, facts, history, limits) or next_round(seen, history, facts, limits)
     ) is not None:
@@ -98,7 +98,7 @@ def look(
             break
         # nothing of it can be done: on to what is larger
         history.rounds.append(found)
-    return Look(facts, diagnosis, seen, found)
+    return Inspection(facts, diagnosis, seen, found)
 
 
 # --- only when asked for -----------------------------------------------------------------------------------------
@@ -111,8 +111,8 @@ def _asked(mode: Mode, name: str, call: Call, facts: Facts, history: History, li
         return None
     if "purge" in done:
         args = {"parts": ["driver"]}
-        words = "install the driver that the inventory asks for"
-        return Round(kind="apply", steps=[RescueStep(finding=PURGE, action="apply", words=words, args=args)])
+        text = "install the driver that the inventory asks for"
+        return Round(kind="apply", steps=[RescueStep(finding=PURGE, action="apply", words=text, args=args)])
     plan = read_purge(name, call)
     step = RescueStep(finding=PURGE, action="purge", words="remove every trace of the driver, by exact names")
     if plan.nothing:
@@ -185,8 +185,8 @@ def _plan(
     parts = parts_of(steps)
     blocked: HostPlan | None = None
     plan: HostPlan | None = None
-    for wish in wishes(values, before, steps):
-        plan = _only(plan_from_facts(name, facts, call, wish, catalog, parts), parts)
+    for config in narrowed(values, before, steps):
+        plan = _only(plan_from_facts(name, facts, call, config, catalog, parts), parts)
         if plan.status == "changes":
             return plan
         blocked = plan if plan.status == "blocked" else blocked
@@ -252,10 +252,10 @@ def _judge_restart(found: Round, facts: Facts, values: dict[str, Any], catalog: 
 
 def _next_boot(facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[str]:
     """Why the kernel that boots next would have no module; empty where a driver is not ours or not there."""
-    wish = Desired(values, ["driver"]).driver
-    if not wish.manage or not facts.gpus or facts.host.container and not facts.kernels.installed:
+    config = Desired(values, ["driver"]).driver
+    if not config.manage or not facts.gpus or facts.host.container and not facts.kernels.installed:
         return []
-    target = resolve_driver(wish, facts, catalog, {}).target
+    target = resolve_driver(config, facts, catalog, {}).target
     version = target.version if target else None
     return next_boot_problems(facts, version)
 

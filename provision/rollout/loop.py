@@ -18,7 +18,7 @@ from provision.parts.plan import HostPlan
 from provision.rollout import summary as rollout_summary
 from provision.rollout.agreed import beyond
 from provision.rollout.interrupts import Interrupts
-from provision.rollout.observers import Seam
+from provision.rollout.observers import RunObserver
 from provision.rollout.state import FAILURES, Store, WaveState
 from provision.rollout.waves import WaveKind
 
@@ -110,11 +110,11 @@ class Rollout:
         planned_at: float,
         interrupts: Interrupts,
         before: Mapping[str, Sequence[HostPlan]] | None = None,
-        seams: Sequence[Seam] = (),
+        observers: Sequence[RunObserver] = (),
         check: bool = False,
     ) -> None:
         self.actions, self.store, self.agreed = actions, store, dict(agreed)
-        self.seams = [] if check else list(seams)
+        self.observers = [] if check else list(observers)
         self.interrupts, self.check = interrupts, check
         self.outcomes: dict[str, Outcome] = {}
         # of hosts that this session has nothing else to say of
@@ -232,8 +232,8 @@ class Rollout:
     def _admit(self, number: int, hosts: Sequence[str]) -> list[str]:
         """Ask the seams; hosts that must not be touched are out."""
         left = list(hosts)
-        for seam in self.seams:
-            refused = seam.before_wave(number, left)
+        for observer in self.observers:
+            refused = observer.before_wave(number, left)
             self._take(
                 {name: rollout_summary.refused(self.agreed[name], issue) for name, issue in refused.items()}, wave=None
             )
@@ -245,8 +245,8 @@ class Rollout:
             outcome = self.outcomes.get(name)
             # Deferred hosts have a wave of their own to come, and are let go meanwhile.
             result = outcome.applied if outcome else AppliedHost(status="not_started")
-            for seam in self.seams:
-                seam.after_host(name, result)
+            for observer in self.observers:
+                observer.after_host(name, result)
 
     def _drain(self, number: int, hosts: Sequence[str]) -> list[str]:
         """Drain hosts that have a hook; hosts that could not be drained are out (and resumed by the wave)."""
@@ -285,7 +285,7 @@ class Rollout:
                     state.hosts[name].resume = "failed" if result.issue else "ok"
         for name, result in results.items():
             if name not in self.outcomes and name in self.agreed:
-                self._take(self._word(name), wave=None)
+                self._take(self._unfinished(name), wave=None)
             if name in self.outcomes:
                 rollout_summary.resumed(self.outcomes[name], result.issue)
             elif result.issue:
@@ -432,7 +432,7 @@ class Rollout:
     def _summary(self, name: str) -> str:
         return self.agreed[name].summary if name in self.agreed else self.store.host(name).summary
 
-    def _word(self, name: str) -> dict[str, Outcome]:
+    def _unfinished(self, name: str) -> dict[str, Outcome]:
         """The word on a host that was cut off, or that was not begun."""
         if self.store.host(name).status == "running":
             return {name: rollout_summary.interrupted(self._summary(name))}
@@ -442,7 +442,7 @@ class Rollout:
         """Give every host its word: those that were cut off, those that were not begun."""
         for name in self.agreed:
             if name not in self.outcomes:
-                self._take(self._word(name), wave=None)
+                self._take(self._unfinished(name), wave=None)
         for name, outcome in self.outcomes.items():
             host = self.store.host(name)
             outcome.applied.drain = host.drain if host.drain in ("ok", "failed") else None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from provision.documents import AppliedHost, ApplyDocument
 
 
-class Seam:
+class RunObserver:
     """What is told of a rollout as it goes. Every method may be left out; none is called in check mode.
 
     ``commands.apply.run(..., seams=[...])`` takes any number; they are called in that order, from the main thread.

@@ -232,11 +232,11 @@ def find(run: str, base: Path) -> Path:
             return known[0]
         raise _unknown("--resume last: there is no run yet", known)
     exact = [folder for folder in known if folder.name == run]
-    near = exact or [folder for folder in known if run in folder.name]
-    if len(near) == 1:
-        return near[0]
-    if near:
-        raise _unknown(f"--resume {run}: {len(near)} runs are called like that", near)
+    nearest = exact or [folder for folder in known if run in folder.name]
+    if len(nearest) == 1:
+        return nearest[0]
+    if nearest:
+        raise _unknown(f"--resume {run}: {len(nearest)} runs are called like that", nearest)
     raise _unknown(f"--resume {run}: no run is called like that", known)
 
 
@@ -258,10 +258,10 @@ def now() -> str:
 
 
 def own_boot_id() -> str | None:
-    return word(Path("/proc/sys/kernel/random/boot_id"))
+    return read_line(Path("/proc/sys/kernel/random/boot_id"))
 
 
-def word(path: Path) -> str | None:
+def read_line(path: Path) -> str | None:
     """Return what a small file of the system says; None where there is none."""
     try:
         return path.read_text(encoding="utf-8").strip() or None
@@ -270,6 +270,6 @@ def word(path: Path) -> str | None:
 
 
 def _started(pid: int) -> str | None:
-    text = word(Path(f"/proc/{pid}/stat"))
+    text = read_line(Path(f"/proc/{pid}/stat"))
     # The name of the program, in brackets, may have blanks in it: fields are counted after it. Source: proc(5).
     return text.rpartition(")")[2].split()[19] if text else None

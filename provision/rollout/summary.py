@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from provision.rollout.loop import Outcome
 
 _SHOWN = 8
-_WORDS = {
+_STATUS_TEXTS = {
     "done": "done and proven",
     "unchanged": "as wanted",
     "reboot_needed": "waiting for a reboot",
@@ -51,14 +51,14 @@ def wave(number: int, count: int, kind: WaveKind) -> str:
 def counts(statuses: Sequence[str]) -> str:
     """Return ``2 done and proven, 1 failed``."""
     seen = Counter(statuses)
-    return ", ".join(f"{number} {_WORDS.get(status, status)}" for status, number in seen.items())
+    return ", ".join(f"{number} {_STATUS_TEXTS.get(status, status)}" for status, number in seen.items())
 
 
 def waits(users: dict[str, list[str]]) -> str:
     """Return who is waited for."""
-    told = [f"{name}: {', '.join(who[:2])}" for name, who in list(users.items())[:_SHOWN]]
+    shown = [f"{name}: {', '.join(who[:2])}" for name, who in list(users.items())[:_SHOWN]]
     more = f"; and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
-    return f"waiting for GPUs that are in use: {'; '.join(told)}{more}"
+    return f"waiting for GPUs that are in use: {'; '.join(shown)}{more}"
 
 
 def duration(seconds: float) -> str:
@@ -83,14 +83,14 @@ def _outcome(status: str, summary: str, code: Exit, *issues: Issue) -> Outcome:
 
 def not_changed(plan: HostPlan) -> Outcome:
     """A host that its plan leaves alone: as wanted, blocked, not reached."""
-    told = "; ".join(blocker.message for blocker in plan.blockers) or plan.summary
+    shown = "; ".join(blocker.message for blocker in plan.blockers) or plan.summary
     issues = [issue.model_copy(update={"host": plan.host}) for issue in plan.blockers]
     if is_busy(plan):
         who = [line for issue in plan.blockers for line in issue.because]
         found = _outcome("busy", f"the GPUs are in use: {', '.join(who[:3])}", plan.exit_code, *issues)
         found.applied.because = who
         return found
-    return _outcome(_UNTOUCHED[plan.status], told, plan.exit_code, *issues)
+    return _outcome(_UNTOUCHED[plan.status], shown, plan.exit_code, *issues)
 
 
 def is_busy(plan: HostPlan) -> bool:

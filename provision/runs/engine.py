@@ -203,7 +203,7 @@ def run_playbook(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return RunResult(
-        hosts=state.outcomes(interrupted, _last_words(run_dir / "ansible.log"), run_dir),
+        hosts=state.outcomes(interrupted, _last_lines(run_dir / "ansible.log"), run_dir),
         run_dir=run_dir,
         rc=process.returncode,
         interrupted=interrupted,
@@ -224,13 +224,13 @@ def _start(request: Mapping[str, Any], inventory: Inventory, log: Path, events: 
         # Settings that changed since would be its old ones.
         loading.forget()
         loading = None
-    told = {**request, "log": str(log), "events": str(events)}
+    complete = {**request, "log": str(log), "events": str(events)}
     if loading is not None:
         with contextlib.suppress(BrokenPipeError):
-            return loading.play(told)
+            return loading.play(complete)
         loading.forget()
     try:
-        return _Loading(environment).play(told)
+        return _Loading(environment).play(complete)
     except OSError as error:
         raise HostFailedError(
             "engine.no_ansible",
@@ -395,7 +395,7 @@ def _complete_lines(read: Callable[[], str]) -> Iterator[list[str]]:
         yield lines
 
 
-def _last_words(log: Path) -> list[str]:
+def _last_lines(log: Path) -> list[str]:
     """Return the error lines of ansible-playbook's output, or its last lines."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LAST_BYTES))
@@ -447,7 +447,7 @@ class _State:
             outcome.failed_task, outcome.failed_action = event["task"], event.get("action")
             outcome.issue = _issue(event)
 
-    def outcomes(self, interrupted: bool, last_words: list[str], run_dir: Path) -> dict[str, HostOutcome]:
+    def outcomes(self, interrupted: bool, last_lines: list[str], run_dir: Path) -> dict[str, HostOutcome]:
         """Return the final word on each host."""
         for name, outcome in self._hosts.items():
             numbers = (self._stats or {}).get(name)
@@ -456,14 +456,14 @@ class _State:
                 outcome.status, outcome.failed_task, outcome.issue = "ok", None, None
                 outcome.failed_action = None
             elif outcome.status in ("ok", "not_started") and numbers is None:
-                self._unfinished(name, outcome, interrupted, last_words)
+                self._unfinished(name, outcome, interrupted, last_lines)
             if outcome.status == "ok" and outcome.changed:
                 outcome.status = "changed"
             if outcome.issue is not None and outcome.issue.hint is None:
                 outcome.issue.hint = f"see {run_dir / 'ansible.log'}"
         return self._hosts
 
-    def _unfinished(self, name: str, outcome: HostOutcome, interrupted: bool, last_words: list[str]) -> None:
+    def _unfinished(self, name: str, outcome: HostOutcome, interrupted: bool, last_lines: list[str]) -> None:
         task = outcome.running_task
         if interrupted:
             message = f"interrupted in task {task!r}" if task else "interrupted before it was its turn"
@@ -473,7 +473,7 @@ class _State:
         else:
             outcome.status = "failed"
             message = "ansible-playbook ended before the host was done"
-            outcome.issue = Issue(code="engine.failed", host=name, message=message, because=last_words)
+            outcome.issue = Issue(code="engine.failed", host=name, message=message, because=last_lines)
 
 
 def is_reboot(event: Event) -> bool:

@@ -134,7 +134,7 @@ def ask_all(
     talk: Talk,
     *,
     keep: Callable[[T], bool] = lambda result: False,
-    words: Callable[[T], str] = lambda result: "read",
+    shown: Callable[[T], str] = lambda result: "read",
 ) -> dict[str, T | ProvisionError]:
     """Open a session with each host in parallel and return what ask makes of it, or the error, by host name.
 
@@ -159,7 +159,7 @@ def ask_all(
         if isinstance(result, ProvisionError):
             talk.host(host.name, result.issue.message, state="unread")
         else:
-            talk.host(host.name, words(result), state="ok")
+            talk.host(host.name, shown(result), state="ok")
 
     talk.begin(title, [host.name for host in hosts])
     try:

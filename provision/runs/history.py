@@ -20,7 +20,7 @@ from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runr
 from provision.errors import Exit, Issue, UsageError
 from provision.lib import own_state
 from provision.lock.pin import path_of
-from provision.rollout.observers import Seam
+from provision.rollout.observers import RunObserver
 from provision.rollout.state import FILE as STATE
 from provision.rollout.state import RunState
 from provision.runs.run_lock import HostLocks, folder_of
@@ -125,7 +125,7 @@ class Run(BaseModel):
         return "done" if self.exit_code in (0, int(Exit.REBOOT_NEEDED)) else "failed"
 
 
-class Recorder(Seam):
+class Recorder(RunObserver):
     """Takes the lock of each host before it is touched; gives it back, with a record of the run, when it is done with.
 
     command: as a person typed it, without values. before: host -> lock entry of what it had, see ``keep_before``. force: take
@@ -205,7 +205,7 @@ class Recorder(Seam):
         elif result.status != "unchanged":
             self._run.left_alone[host] = result.status
         self._through[host] = record
-        if self._locks.held <= set(self._through):
+        if self._locks.taken <= set(self._through):
             self._let_go()
 
     def at_end(self, document: ApplyDocument) -> None:
@@ -276,22 +276,22 @@ def meant(word: str, known: Sequence[str]) -> str | None:
     if word == "last":
         return known[0] if known else None
     plain = word.rstrip("/").rpartition("/")[2]
-    near = [name for name in known if name == plain] or [name for name in known if plain in name]
-    if len(near) > 1:
+    nearest = [name for name in known if name == plain] or [name for name in known if plain in name]
+    if len(nearest) > 1:
         raise UsageError(
-            "usage.run", f"{len(near)} runs are called like {word}", because=near[:5], hint="say more of its name"
+            "usage.run", f"{len(nearest)} runs are called like {word}", because=nearest[:5], hint="say more of its name"
         )
-    return near[0] if near else None
+    return nearest[0] if nearest else None
 
 
-def changed_in_words(packages: Iterable[tuple[str, str | None, str | None]]) -> str:
+def describe_changes(packages: Iterable[tuple[str, str | None, str | None]]) -> str:
     """Say what changed: ``driver 580.95.05 to 580.126.20, 12 packages``."""
     rows = list(packages)
     if not rows:
         return ""
-    told = _moves(rows)
+    moves = _moves(rows)
     count = f"{len(rows)} package{'' if len(rows) == 1 else 's'}"
-    return ", ".join([*told, count])
+    return ", ".join([*moves, count])
 
 
 def _moves(rows: Sequence[tuple[str, str | None, str | None]]) -> list[str]:

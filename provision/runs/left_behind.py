@@ -42,14 +42,14 @@ def end(fleet: Fleet, plan: PlanDocument, base: Path) -> list[Issue]:
         if not was or not why:
             # somebody else has it meanwhile
             return None
-        told = session.call("run.record", {"op": "read"})["runs"]
-        known = next((row for row in told if row.get("run") == was["run"]), None)
+        runs = session.call("run.record", {"op": "read"})["runs"]
+        known = next((row for row in runs if row.get("run") == was["run"]), None)
         record = None
         if known is None:
             facts = read_facts(session.call, fleet.values[host.name])
             record = _record(host.name, was, facts.packages, base)
         answer = session.call("run.record", {"op": "leave", "record": record, "run": was["run"]})
-        issue = run_lock.removed(host.name, was, why, _in_words(record or known))
+        issue = run_lock.removed(host.name, was, why, _describe(record or known))
         issue.because += [answer["trouble"]] if answer["trouble"] else []
         return issue, record
 
@@ -108,10 +108,10 @@ def _planned(folder: Path, host: str) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _in_words(record: Any) -> str:
+def _describe(record: Any) -> str:
     """What changed by a record, which may be one that the host gave."""
     try:
-        return history.changed_in_words(history.HostRecord.model_validate(record).packages)
+        return history.describe_changes(history.HostRecord.model_validate(record).packages)
     except ValidationError:
         return ""
 

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 # seconds
-_LOOK_EVERY = 0.5
+_POLL_SECONDS = 0.5
 _PATIENCE = 15.0
 
 # What a run over ssh loads first. Only a head start: what is missing here is loaded when it is needed.
@@ -54,7 +54,7 @@ def _load() -> Callable[[], object]:
 def _end_with(parent: int) -> None:
     """Wait until this process has another parent, that is, until its own has died; then end, more and more firmly."""
     while os.getppid() == parent:
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_POLL_SECONDS)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         os.killpg(os.getpgrp(), number)
         time.sleep(_PATIENCE)
@@ -104,11 +104,11 @@ def _arguments(request: dict[str, Any]) -> list[str]:
 def main() -> int:
     """Load, wait to be told, play."""
     parent = os.getppid()
-    play, trouble = None, None
+    play, failure = None, None
     try:
         play = _load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - told below, where there is a log to tell it to
-        trouble = error
+        failure = error
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
         return 0
@@ -118,7 +118,7 @@ def main() -> int:
     os.dup2(log, 2)
     os.close(log)
     if play is None:
-        raise trouble or RuntimeError("Ansible is not loaded")
+        raise failure or RuntimeError("Ansible is not loaded")
     os.environ["GPU_PROVISION_EVENTS"] = request["events"]
     sys.argv = ["ansible-playbook", *_arguments(request)]
     threading.Thread(target=_end_with, args=(parent,), name="watch the parent", daemon=True).start()

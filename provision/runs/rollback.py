@@ -48,11 +48,11 @@ def entry_before(name: str, facts: Facts, values: Mapping[str, Any], catalog: Ca
     None where nothing can be said of any part.
     """
     catalog = catalog or load_catalog()
-    wishes = {**values, **_OPEN, VARIABLE: "none"}
+    variables = {**values, **_OPEN, VARIABLE: "none"}
     # Toolkits: those that are installed, not those that the run is to bring.
-    wishes["cuda_toolkit_versions"] = installed_toolkits(facts)
-    wishes["cuda_toolkit_default"] = ""
-    wishes["cuda_toolkit_cudnn"] = wishes["cuda_toolkit_nccl"] = "auto"
+    variables["cuda_toolkit_versions"] = installed_toolkits(facts)
+    variables["cuda_toolkit_default"] = ""
+    variables["cuda_toolkit_cudnn"] = variables["cuda_toolkit_nccl"] = "auto"
     off: tuple[dict[str, Any], ...] = (
         {},
         {"cuda_toolkit_cudnn": "none", "cuda_toolkit_nccl": "none"},
@@ -61,9 +61,9 @@ def entry_before(name: str, facts: Facts, values: Mapping[str, Any], catalog: Ca
         {"nvidia_driver_manage": False},
     )
     for less in off:
-        wishes.update(less)
+        variables.update(less)
         try:
-            return entry(Seen(name, facts, wishes), catalog)
+            return entry(Seen(name, facts, variables), catalog)
         except ProvisionError:
             continue
     return None
@@ -106,7 +106,7 @@ class Rollback:
             )
         values = {name: dict(found) for name, found in fleet.values.items()}
         for host in hosts:
-            values[host.name].update(self._wishes(host.name))
+            values[host.name].update(self._variables(host.name))
         return replace(fleet, inventory=replace(fleet.inventory, hosts=hosts), values=values)
 
     def refuse(self, planned: PlanDocument, asked: Collection[str], *, limited: bool = False) -> None:
@@ -131,25 +131,29 @@ class Rollback:
             )
         planned.conclude([*codes, Exit.REFUSED] if gone else codes)
 
-    def _wishes(self, host: str) -> dict[str, Any]:
+    def _variables(self, host: str) -> dict[str, Any]:
         locked = self.lock.groups[self.lock.hosts[host].group]
-        wishes: dict[str, Any] = {**_OPEN, VARIABLE: str(self.path.absolute())}
-        wishes["nvidia_driver_manage"] = locked.driver is not None
+        variables: dict[str, Any] = {**_OPEN, VARIABLE: str(self.path.absolute())}
+        variables["nvidia_driver_manage"] = locked.driver is not None
         if locked.cuda is None:
-            wishes["cuda_toolkit_versions"] = []
+            variables["cuda_toolkit_versions"] = []
         else:
-            wishes["cuda_toolkit_versions"] = list(locked.cuda.releases)
-            wishes["cuda_toolkit_default"] = locked.cuda.default
-            wishes["cuda_toolkit_cudnn"] = wishes["cuda_toolkit_nccl"] = "auto"
+            variables["cuda_toolkit_versions"] = list(locked.cuda.releases)
+            variables["cuda_toolkit_default"] = locked.cuda.default
+            variables["cuda_toolkit_cudnn"] = variables["cuda_toolkit_nccl"] = "auto"
         if locked.containers is None:
-            wishes["container_toolkit_runtimes"] = wishes["container_toolkit_rootless_users"] = []
+            variables["container_toolkit_runtimes"] = variables["container_toolkit_rootless_users"] = []
         # Environments of conda have no versions to go back to: they stay.
-        wishes["miniconda_install"], wishes["miniconda_users"], wishes["miniconda_environments"] = (False, [], [])
+        variables["miniconda_install"], variables["miniconda_users"], variables["miniconda_environments"] = (
+            False,
+            [],
+            [],
+        )
         record = self.run.hosts[host]
-        wishes["cuda_toolkit_prune"] = any(
+        variables["cuda_toolkit_prune"] = any(
             before is None and _is_toolkit(name, after) for name, before, after in record.packages
         )
-        return wishes
+        return variables
 
 
 def _is_toolkit(name: str, version: str | None) -> bool:

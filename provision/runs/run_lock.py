@@ -43,7 +43,7 @@ class HostLocks:
 
     def __init__(self, fleet: Fleet, command: str, run: str, talk: Talk | None = None, *, force: bool = False) -> None:
         self.fleet, self.run, self.force = fleet, run, force
-        self.held: set[str] = set()
+        self.taken: set[str] = set()
         self.notes: list[Issue] = []
         # host -> record of the run whose lock was taken over
         self.took: dict[str, dict[str, Any]] = {}
@@ -82,7 +82,7 @@ class HostLocks:
             elif not answer[1]["taken"]:
                 refused[name] = locked(name, answer[1]["held"])
             else:
-                self.held.add(name)
+                self.taken.add(name)
                 if answer[1]["replaced"]:
                     self.took[name] = answer[1]["replaced"]
                     self.notes.append(took_issue(name, answer[1]["replaced"], answer[1]["why"]))
@@ -102,7 +102,7 @@ class HostLocks:
 
     def _renew_until(self, done: threading.Event) -> None:
         while not done.wait(RENEW_EVERY):
-            names = set(self.held)
+            names = set(self.taken)
             # A host that does not answer (it may be rebooting) keeps its lock until the lease is over.
             remote.for_each(
                 [host for host in self.fleet.hosts if host.name in names], self._renew, forks=self.fleet.forks
@@ -120,7 +120,7 @@ class HostLocks:
         A host that cannot be reached keeps the lock: the next run sees that this process has ended. Returns what a person
         should know; nothing here makes a run fail.
         """
-        wanted = self.held & set(names) if names is not None else set(self.held)
+        wanted = self.taken & set(names) if names is not None else set(self.taken)
         hosts = [host for host in self.fleet.hosts if host.name in wanted]
         if not hosts:
             return []
@@ -132,7 +132,7 @@ class HostLocks:
 
         found: list[Issue] = []
         for name, answer in ask_all(self.fleet, hosts, "recording", leave, Silent()).items():
-            self.held.discard(name)
+            self.taken.discard(name)
             if isinstance(answer, ProvisionError):
                 found.append(not_given_back(name, answer.issue))
             elif answer["held"]:
@@ -171,7 +171,7 @@ def left_behind(host: str, facts: Facts) -> Issue | None:
     return Issue(
         code=LEFT,
         host=host,
-        message=f"a run that has ended left its lock: {run_lock.words(was)}",
+        message=f"a run that has ended left its lock: {run_lock.describe(was)}",
         because=[why],
         hint="provision apply removes it, and leaves the host a record of that run",
     )
@@ -182,16 +182,16 @@ def removed(host: str, was: Mapping[str, Any], why: str, changed: str) -> Issue:
     return Issue(
         code=LEFT,
         host=host,
-        message=f"removed the lock of a run that has ended: {run_lock.words(was)}",
+        message=f"removed the lock of a run that has ended: {run_lock.describe(was)}",
         because=[why, f"it changed {changed}" if changed else "what it changed is not known here"],
         hint=f"provision history {was['run']}",
     )
 
 
-def locked(host: str, held: Mapping[str, Any]) -> RefusedError:
+def locked(host: str, lock: Mapping[str, Any]) -> RefusedError:
     """Another run is at work on a host."""
-    words = runlock.refused(held)
-    return RefusedError(words["code"], words["message"], host=host, because=words["because"], hint=words["hint"])
+    issue = runlock.refused(lock)
+    return RefusedError(issue["code"], issue["message"], host=host, because=issue["because"], hint=issue["hint"])
 
 
 def took_issue(host: str, was: Mapping[str, Any], why: str | None) -> Issue:
@@ -199,12 +199,12 @@ def took_issue(host: str, was: Mapping[str, Any], why: str | None) -> Issue:
     return Issue(host=host, **runlock.took(was, why))
 
 
-def lost_issue(host: str, held: Mapping[str, Any]) -> Issue:
+def lost_issue(host: str, lock: Mapping[str, Any]) -> Issue:
     """Somebody took the lock away while this run was at work."""
     return Issue(
         code="host.lock_lost",
         host=host,
-        message=f"during this run the lock was taken by {run_lock.words(held)}",
+        message=f"during this run the lock was taken by {run_lock.describe(lock)}",
         hint="ask them what they changed, then run: provision verify",
     )
 

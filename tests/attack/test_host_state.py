@@ -354,7 +354,7 @@ def test_the_lock_of_a_run_is_somebodys_until_it_is_broken(tmp_path: Path, how: 
     if path.is_symlink() or "run" not in _text(path):
         refused = run_lock.acquire(holder, 600, path=str(path))
         assert refused["taken"] is False
-        assert "holds no record of a run" in run_lock.words(refused["held"])
+        assert "holds no record of a run" in run_lock.describe(refused["held"])
         assert run_lock.read(str(path))["held"]["run"] is None
     with pytest.raises(run_lock.LockError, match="unknown run"):
         run_lock.admit("another", path=str(path))

@@ -158,7 +158,7 @@ def test_a_damaged_lock_is_somebodys_where_it_lies(place: Place) -> None:
     (place.old / "lock.json").write_text("{")
     answer = run_lock.acquire(HOLDER, 600, path=place.lock)
     assert not answer["taken"]
-    assert str(place.old / "lock.json") in run_lock.words(answer["held"])
+    assert str(place.old / "lock.json") in run_lock.describe(answer["held"])
     assert run_lock.acquire(HOLDER, 600, force=True, path=place.lock)["taken"]
     assert [path.name[:18] for path in place.new.glob("lock.json.*")] == ["lock.json.damaged-"]
     assert place.seen()["lock"]["run"] == RUNS[1]

@@ -249,7 +249,7 @@ def test_the_log_of_a_run_is_read_up_to_a_limit(tmp_path):
         out.truncate(5 << 30)
         out.seek(5 << 30)
         out.write(b"\nERROR! " + b"x" * 5000 + b"\n")
-    assert engine._last_words(log) == ["ERROR! " + "x" * 293]
+    assert engine._last_lines(log) == ["ERROR! " + "x" * 293]
 
 
 def test_events_of_odd_results_are_bounded(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from provision.inventory import Host
 from provision.inventory.repositories import _refuse_odd_url
 from provision.inventory.variables import VariablesError, effective
 from provision.parts.conda.addresses import unverified, unverified_in_file
-from provision.parts.conda.desired import CondaWish, with_files
+from provision.parts.conda.desired import CondaConfig, with_files
 from provision.parts.conda.resolve import resolve_conda
 from provision.parts.decision import Decision
 from provision.remote import bundle
@@ -257,7 +257,7 @@ def test_a_wish_that_nothing_verifies_is_refused(tmp_path, case):
     for name, text in CASES["wish_files"].items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     values = {f"miniconda_{key}": value for key, value in {"install": True, **case["wish"]}.items()}
-    wish = with_files(CondaWish.from_vars(values), tmp_path)
+    wish = with_files(CondaConfig.from_vars(values), tmp_path)
     decision = resolve_conda(wish, hosts.host(["RTX 4090"]), load_catalog(), Decision())
     codes = [issue.code for issue in decision.blockers]
     assert case["refused"] in codes if case["refused"] else codes == [], codes

@@ -44,7 +44,7 @@ from provision.mirror.make import Maker
 from provision.mirror.need import Need, Upstream, needs
 from provision.mirror.seen import seen_of
 from provision.mirror.store import Store, here
-from provision.parts.conda.desired import CondaWish
+from provision.parts.conda.desired import CondaConfig
 from provision.parts.proof import Bounds, Measured
 from provision.parts.proofs import judge
 from provision.pull import source as pulling
@@ -611,10 +611,10 @@ def test_a_package_of_conda_from_where_the_inventory_says():
 
 
 def test_where_wheels_are_looked_for_no_host_says():
-    wish = CondaWish.from_vars({})
+    wish = CondaConfig.from_vars({})
     found = command._indexes(wish, [{"index": "https://evil.example/simple", "wheels": []}], CATALOG)
     assert not any("evil" in one for one in found)
-    named = CondaWish.from_vars({"miniconda_pip_index_url": "https://good.example/simple"})
+    named = CondaConfig.from_vars({"miniconda_pip_index_url": "https://good.example/simple"})
     assert command._indexes(named, [], CATALOG) == ["https://good.example/simple"]
 
 

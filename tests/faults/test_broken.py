@@ -86,7 +86,7 @@ def test_each_is_named(command):
         assert all(finding["evidence"] and finding["repairs"] for finding in at), said
 
 
-def tell(name, broken, told):
+def show_event(name, broken, told):
     """What docs and reports quote: pytest -s prints it."""
     checks = [check["status"] for check in told["checks"]]
     print(
@@ -112,7 +112,7 @@ def test_each_is_rescued(command, capsys):
             )
     for name, broken in names.items():
         host, told = command.lab.host(name), done[name]
-        tell(name, broken, told)
+        show_event(name, broken, told)
         assert told["status"] == "rescued", (name, told)
         assert told["reboots"] <= broken.reboots, (name, told)
         assert (host.run(BOOT_ID).stdout != boots[name]) == bool(told["reboots"]), name
@@ -143,7 +143,7 @@ def test_a_host_that_is_well_is_left_alone(command):
     before = {name: host.run(STATE).stdout for name, host in hosts.items()}
     done = json.loads(command.run("rescue", "--yes", *names, "--json").stdout)["hosts"]
     for name, told in done.items():
-        tell(name, BROKEN[name.upper()], told)
+        show_event(name, BROKEN[name.upper()], told)
         assert (told["status"], told["packages"], told["reboots"], told["rounds"]) == ("well", [], 0, []), told
         assert hosts[name].run(STATE).stdout == before[name], name
     if "s1" in hosts:
@@ -177,7 +177,7 @@ def test_what_only_a_person_can_do_is_told_and_nothing_touched(command):
         # One that is broken stays so, and says what to do; one that works is left to its owner.
         done = json.loads(command.run("rescue", "--yes", name, "--json", rc=3 if errors else 0).stdout)
         told = done["hosts"][name]
-        tell(name, broken, told)
+        show_event(name, broken, told)
         assert told["status"] == ("left" if errors else "well"), told
         assert (told["packages"], told["reboots"], told["rounds"]) == ([], 0, []), told
         assert command.lab.host(name).run(STATE).stdout == before[name], name

@@ -378,7 +378,7 @@ def verdict(status, **more):
 
 @pytest.mark.parametrize(("status", "code"), [("pass", 0), ("warn", 0), ("fail", 3), ("skip", 0)])
 def test_verify(capsys, monkeypatch, fleet, status, code):
-    monkeypatch.setattr(verify_command, "verify_host", lambda call, values, catalog, look: [verdict(status)])
+    monkeypatch.setattr(verify_command, "verify_host", lambda call, values, catalog, selection: [verdict(status)])
     got, out, err = run(capsys, "-i", "gpu01,", "verify")
     assert got == code
     assert re.search(rf"^  {status} +driver\.versions  m", out, re.MULTILINE)
@@ -415,7 +415,7 @@ def applying(monkeypatch, planned, tmp_path):
     playbook = tmp_path / "site.yml"
     playbook.write_text(PLAY % tmp_path)
     monkeypatch.setattr(apply_command, "_PLAYBOOK", playbook)
-    monkeypatch.setattr(verify_command, "verify_host", lambda call, values, catalog, look: [verdict("pass")])
+    monkeypatch.setattr(verify_command, "verify_host", lambda call, values, catalog, selection: [verdict("pass")])
     return [*planned, *LOCAL, "--run-dir", str(tmp_path / "runs")]
 
 
@@ -464,7 +464,7 @@ def test_apply_outcomes(capsys, applying, monkeypatch):
     _, out, err = run(capsys, *base, "-e", '{"gpu_break": true}')
     assert "  failed in  Break\n" in out
     assert "error: gpu01: it broke\n" in err, "the task is told where the host is"
-    monkeypatch.setattr(verify_command, "verify_host", lambda call, values, catalog, look: [verdict("fail")])
+    monkeypatch.setattr(verify_command, "verify_host", lambda call, values, catalog, selection: [verdict("fail")])
     document = run_json(capsys, *base)
     assert (document["exit_code"], document["hosts"]["gpu01"]["status"]) == (3, "check_failed")
 

@@ -18,7 +18,7 @@ from provision.catalog import load_catalog
 from provision.facts import Conda, Facts
 from provision.parts.check import Expect
 from provision.parts.conda import checks as conda_checks
-from provision.parts.conda.desired import CondaWish
+from provision.parts.conda.desired import CondaConfig
 from provision.parts.conda.plan import conda_expectation, conda_spec
 from provision.parts.conda.resolve import CondaDecision, resolve_conda
 from provision.parts.decision import Decision, Target
@@ -46,9 +46,9 @@ def place(web_folder, monkeypatch):
         shutil.rmtree(folder)
 
 
-def wanted(place: Place, **environment: Any) -> CondaWish:
+def wanted(place: Place, **environment: Any) -> CondaConfig:
     installer = place.installer()
-    return CondaWish.from_vars(
+    return CondaConfig.from_vars(
         {
             "miniconda_installer_url": installer["url"],
             "miniconda_installer_sha256": installer["sha256"],
@@ -60,9 +60,9 @@ def wanted(place: Place, **environment: Any) -> CondaWish:
     )
 
 
-def read(wish: CondaWish) -> Facts:
+def read(config: CondaConfig) -> Facts:
     facts = host(["H100"])
-    conda = conda_probe.read(host_tree.HostTree(), wish.prefix_paths())
+    conda = conda_probe.read(host_tree.HostTree(), config.prefix_paths())
     # What else of conda lies on this machine is not this test's.
     mine = conda["looked"]
     conda["prefixes"] = [prefix for prefix in conda["prefixes"] if prefix["path"] in mine]
@@ -70,11 +70,11 @@ def read(wish: CondaWish) -> Facts:
     return facts.model_copy(update={"conda": Conda.model_validate(conda)})
 
 
-def plan(wish: CondaWish) -> tuple[dict[str, Any], CondaDecision, Facts]:
-    facts = read(wish)
-    decision = resolve_conda(wish, facts, load_catalog(), DRIVER)
+def plan(config: CondaConfig) -> tuple[dict[str, Any], CondaDecision, Facts]:
+    facts = read(config)
+    decision = resolve_conda(config, facts, load_catalog(), DRIVER)
     assert not decision.blockers, decision.blockers
-    return conda_spec(wish, facts, decision)[0], decision, facts
+    return conda_spec(config, facts, decision)[0], decision, facts
 
 
 def carry_out(place: Place, spec: dict[str, Any]) -> None:
@@ -85,15 +85,15 @@ def carry_out(place: Place, spec: dict[str, Any]) -> None:
 
 
 def test_a_second_run_changes_nothing_and_verify_passes(place):
-    wish = wanted(place, torch="2.6.0", cuda="12.4")
-    spec, _, _ = plan(wish)
+    config = wanted(place, torch="2.6.0", cuda="12.4")
+    spec, _, _ = plan(config)
     assert [item["action"] for item in spec["prefixes"] + spec["environments"]] == ["install", "create"]
     carry_out(place, spec)
-    spec, decision, facts = plan(wish)
+    spec, decision, facts = plan(config)
     assert spec == {"prefixes": [], "environments": []}
     env = next(env for env in facts.conda.environments if env.path == f"{place.prefix}/envs/py311cu124")
     assert (env.builds, env.cuda, env.changed, env.owner) == ({"torch": "cuda"}, "12.4", False, place.user)
-    found = [check(facts, Expect(conda=conda_expectation(wish, decision))) for check in conda_checks.CHECKS]
+    found = [check(facts, Expect(conda=conda_expectation(config, decision))) for check in conda_checks.CHECKS]
     assert {check.level for check in found} == {"pass"}, found
 
 

@@ -199,19 +199,21 @@ def _keepers():
 
 def test_a_run_from_its_beginning_to_its_end(hosts, tmp_path):
     base = tmp_path / "runs"
-    seam = recorder("abc")
-    seam.begin(folder(base))
+    observer = recorder("abc")
+    observer.begin(folder(base))
     assert history.runs(base)[0].state == "cut off", "nothing says that it has ended"
-    assert seam.before_wave(1, ["a", "b"]) == {}
+    assert observer.before_wave(1, ["a", "b"]) == {}
     assert run_lock.read(hosts["a"].lock)["held"]["run"] == "20260101T000000Z-apply-abcdef"
-    seam.after_host("a", AppliedHost(status="done", checks=[Check(id="x", status="pass", message="m")], rebooted=True))
-    seam.after_host("b", AppliedHost(status="busy"))
+    observer.after_host(
+        "a", AppliedHost(status="done", checks=[Check(id="x", status="pass", message="m")], rebooted=True)
+    )
+    observer.after_host("b", AppliedHost(status="busy"))
     assert run_lock.read(hosts["a"].lock)["held"] is None and run_lock.read(hosts["b"].lock)["held"] is None
-    seam.before_wave(2, ["c"])
+    observer.before_wave(2, ["c"])
     assert _keepers() == 1, "one thread renews, however many waves there are"
-    seam.after_host("c", AppliedHost(status="failed"))
+    observer.after_host("c", AppliedHost(status="failed"))
     document = ApplyDocument(exit_code=1)
-    seam.at_end(document)
+    observer.at_end(document)
     assert _keepers() == 0
     (run,) = history.runs(base)
     assert (run.state, run.exit_code, run.planned, run.left_alone) == ("failed", 1, ["a", "b", "c"], {"b": "busy"})
@@ -225,20 +227,20 @@ def test_a_run_from_its_beginning_to_its_end(hosts, tmp_path):
 def test_a_host_of_another_run_is_left_alone_and_a_lock_can_be_broken(hosts, tmp_path):
     theirs = {"run": "theirs", "command": "provision apply", "who": "bob@laptop", "git": None, "controller": None}
     run_lock.acquire(theirs, 600, path=hosts["a"].lock)
-    seam = recorder("ab")
-    seam.begin(folder(tmp_path / "runs"))
-    refused = seam.before_wave(1, ["a", "b", "a"])
+    observer = recorder("ab")
+    observer.begin(folder(tmp_path / "runs"))
+    refused = observer.before_wave(1, ["a", "b", "a"])
     assert list(refused) == ["a"] and refused["a"].code == "host.locked" and "bob@laptop" in refused["a"].message
-    seam.after_host("b", AppliedHost(status="done"))
-    seam.at_end(ApplyDocument())
+    observer.after_host("b", AppliedHost(status="done"))
+    observer.at_end(ApplyDocument())
     assert run_lock.read(hosts["a"].lock)["held"]["run"] == "theirs"
 
-    seam = recorder("a", force=True)
-    seam.begin(folder(tmp_path / "runs", "20260102T000000Z-apply-abcdef"))
-    assert seam.before_wave(1, ["a"]) == {}
-    seam.after_host("a", AppliedHost(status="done"))
+    observer = recorder("a", force=True)
+    observer.begin(folder(tmp_path / "runs", "20260102T000000Z-apply-abcdef"))
+    assert observer.before_wave(1, ["a"]) == {}
+    observer.after_host("a", AppliedHost(status="done"))
     document = ApplyDocument()
-    seam.at_end(document)
+    observer.at_end(document)
     assert [issue.code for issue in document.warnings] == ["host.lock_broken"]
     assert run_record.read(folder=hosts["a"].history)["runs"][0]["took_lock_of"] == {
         "run": "theirs",
@@ -247,33 +249,33 @@ def test_a_host_of_another_run_is_left_alone_and_a_lock_can_be_broken(hosts, tmp
 
 
 def test_a_lock_that_was_taken_away_is_told(hosts, tmp_path):
-    seam = recorder("a")
-    seam.begin(folder(tmp_path / "runs"))
-    seam.before_wave(1, ["a"])
+    observer = recorder("a")
+    observer.begin(folder(tmp_path / "runs"))
+    observer.before_wave(1, ["a"])
     run_lock.acquire(
         {"run": "theirs", "command": "c", "who": "bob@laptop", "git": None, "controller": None},
         600,
         force=True,
         path=hosts["a"].lock,
     )
-    seam.after_host("a", AppliedHost(status="done"))
+    observer.after_host("a", AppliedHost(status="done"))
     document = ApplyDocument()
-    seam.at_end(document)
+    observer.at_end(document)
     assert [issue.code for issue in document.warnings] == ["host.lock_lost"]
     assert "bob@laptop" in document.warnings[0].message
     assert run_lock.read(hosts["a"].lock)["held"]["run"] == "theirs"
 
 
 def test_a_host_that_is_not_reached_and_one_that_is_lost(hosts, tmp_path, monkeypatch):
-    seam = recorder(["a", "gone"])
-    seam.begin(folder(tmp_path / "runs"))
-    assert seam.before_wave(1, ["a", "gone"])["gone"].code == "connect.refused"
+    observer = recorder(["a", "gone"])
+    observer.begin(folder(tmp_path / "runs"))
+    assert observer.before_wave(1, ["a", "gone"])["gone"].code == "connect.refused"
     monkeypatch.setattr(
         remote, "open_session", lambda one: (_ for _ in ()).throw(UnreachableError("connect.lost", "no route"))
     )
-    seam.after_host("a", AppliedHost(status="unreachable"))
+    observer.after_host("a", AppliedHost(status="unreachable"))
     document = ApplyDocument()
-    seam.at_end(document)
+    observer.at_end(document)
     assert [issue.code for issue in document.warnings] == ["host.lock_left"]
     assert run_lock.read(hosts["a"].lock)["held"], "the lock lies there; the next run sees that this one has ended"
 
@@ -292,7 +294,7 @@ def test_leases_are_renewed_while_a_run_lasts(hosts, tmp_path, monkeypatch):
         else:
             raise AssertionError("nobody renews it")
     assert run_lock.read(hosts["b"].lock)["held"] is None
-    assert held.give_back() == [] and held.held == set()
+    assert held.give_back() == [] and held.taken == set()
 
 
 def test_what_killed_runs_leave_is_taken_over_with_the_proof(hosts, monkeypatch):
@@ -330,7 +332,7 @@ def test_what_killed_runs_leave_is_taken_over_with_the_proof(hosts, monkeypatch)
     ],
 )
 def test_what_changed_in_words(packages, expected):
-    assert history.changed_in_words(packages) == expected
+    assert history.describe_changes(packages) == expected
 
 
 def test_runs_are_found_by_a_part_of_their_name(tmp_path):
@@ -397,17 +399,17 @@ def test_records_on_a_host_that_are_broken_are_named(hosts, tmp_path):
 def test_hosts_tell_of_runs_from_elsewhere_too(hosts, tmp_path):
     elsewhere = {**record(2), "who": "bob@laptop"}
     run_record.write(elsewhere, hosts["a"].history)
-    seam = recorder("a")
-    seam.begin(folder(tmp_path / "runs"))
-    seam.before_wave(1, ["a"])
+    observer = recorder("a")
+    observer.begin(folder(tmp_path / "runs"))
+    observer.before_wave(1, ["a"])
     document = command.of_hosts(fleet_of(inventory.load(["a,gone,"])), tmp_path / "runs")
     assert document.exit_code == 4 and document.hosts["gone"].status == "unreachable"
     assert [run.who for run in document.hosts["a"].runs] == ["bob@laptop"]
     assert document.hosts["a"].locked_by["run"] == document.runs[0].run
     shown = _shown(document)
     assert "bob@laptop" in shown and "run from elsewhere" in shown and "at work there now" in shown
-    seam.after_host("a", AppliedHost(status="done"))
-    seam.at_end(ApplyDocument())
+    observer.after_host("a", AppliedHost(status="done"))
+    observer.at_end(ApplyDocument())
     shown = _shown(command.of_runs(tmp_path / "runs", 20))
     assert "apply-abcdef" in shown and "driver 580.95.05 to 580.126.20" in shown
     one = _shown(command.one_run("last", tmp_path / "runs"))

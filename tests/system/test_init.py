@@ -151,8 +151,8 @@ def test_groups_are_hosts_of_the_same_cards():
     assert (hgx.cards, hgx.odd, hgx.nvswitch) == ("8x H100 SXM5 80GB", {"hgx03": "7x H100 SXM5 80GB"}, True)
     assert both.recommended == 580, "a V100 ends with 580, whatever the other card can do"
     assert both.branches[-1] == 580 and hgx.branches[-1] > 580
-    assert not never.branches and "together" in never.trouble["never"]
-    assert not both.trouble
+    assert not never.branches and "together" in never.refused["never"]
+    assert not both.refused
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def host(tmp_path, repository, monkeypatch):
         Source(str(bare), "main"), "gpu01", "hosts.yml", tmp_path / "state", tmp_path / "metrics", variables={"a": 1}
     )
     (tmp_path / "metrics").mkdir()
-    real = pulling._words
+    real = pulling._command
 
     def run(apply, drift=0, **changes):
         said = tmp_path / "said"
@@ -133,7 +133,7 @@ def host(tmp_path, repository, monkeypatch):
             f"code, document = {apply!r} if 'apply' in sys.argv else ({drift}, '')\n"
             "print(document)\nsys.exit(code)\n"
         )
-        monkeypatch.setattr(pulling, "_words", lambda *args: [sys.executable, "-c", script, *real(*args)[3:]])
+        monkeypatch.setattr(pulling, "_command", lambda *args: [sys.executable, "-c", script, *real(*args)[3:]])
         said.unlink(missing_ok=True)
         outcome = pulling.run(pulling.Config(**{**vars(config), **changes}))
         calls = [json.loads(line) for line in said.read_text().splitlines()] if said.exists() else []

@@ -14,7 +14,7 @@ from provision.inventory import Connection, Host, Inventory
 from provision.lib.findings import Check
 from provision.render import Renderer
 from provision.rescue.rounds import next_round
-from provision.rescue.session import Look
+from provision.rescue.session import Inspection
 from provision.runs import engine
 from provision.runs.engine import HostOutcome, RunResult
 from provision.runs.fleet import Fleet
@@ -50,7 +50,7 @@ class World:
         self.shows, self.boots, self.answers, self.played, self.events, self.locked = {}, {}, {}, [], [], {}
         self.failed, self.verdicts, self.readings, self.tmp_path = {}, {}, {}, tmp_path
         monkeypatch.setattr(rescue, "ask_all", self.ask_all)
-        monkeypatch.setattr(rescue, "look", self.look)
+        monkeypatch.setattr(rescue, "inspect_host", self.inspect_host)
         monkeypatch.setattr(engine, "run_playbook", self.play)
         monkeypatch.setattr(rescue.verify, "run", self.verify)
         monkeypatch.setattr(rescue, "HostLocks", self.locks)
@@ -83,7 +83,7 @@ class World:
     def call(self, program, args, timeout=60):
         return {}
 
-    def look(self, name, call, values, catalog, history, limits, mode="mend", snapshot=None):
+    def inspect_host(self, name, call, values, catalog, history, limits, mode="mend", snapshot=None):
         rows = self.shows[name]
         shown = rows.pop(0) if len(rows) > 1 else rows[0]
         if isinstance(shown, Exception):
@@ -92,7 +92,7 @@ class World:
             history.boots.append(self.boots[name])
         diagnosis = Diagnosis(findings=shown)
         facts = Facts.model_validate({"host": {"boot_id": self.boots[name]}})
-        return Look(facts, diagnosis, diagnosis, next_round(diagnosis, history, facts, limits))
+        return Inspection(facts, diagnosis, diagnosis, next_round(diagnosis, history, facts, limits))
 
     def play(self, playbook, inventory, hosts, extra_vars, run_dir, on_event, **more):
         told = json.loads(Path(extra_vars["gpu_provision_rescue_file"]).read_text())["hosts"]
@@ -124,12 +124,12 @@ class World:
         world = self
 
         class Locks:
-            held: set = set()
+            taken: set = set()
             notes: list = []
             took: dict = {}
 
             def take(self, names):
-                self.held |= {name for name in names if name not in world.locked}
+                self.taken |= {name for name in names if name not in world.locked}
                 return {name: error for name, error in world.locked.items() if name in names}
 
             def kept(self):

@@ -49,7 +49,7 @@ def prepare(folder):
     apply_command._PLAYBOOK = folder / "site.yml"
     plan_command.plan_host = plan_host
     verify_command.verify_host = lambda call, values, catalog, look: []
-    applying.seams = lambda *args: []
+    applying.observers = lambda *args: []
 
 
 @pytest.fixture

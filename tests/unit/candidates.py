@@ -5,18 +5,18 @@ Relations after canonical/nvidia-graphics-drivers (580-noble) and NVIDIA's repos
 
 from dataclasses import replace
 
-from provision.parts.candidates import Candidate, Offer
+from provision.parts.candidates import Candidate, Candidates
 
 ARCHIVE_URI = "http://archive.test/ubuntu/"
 CUDA_URI = "http://mirror.test/compute/cuda/repos/ubuntu2404/x86_64/"
 
 
-def offer(*groups: list[Candidate]) -> Offer:
+def available(*groups: list[Candidate]) -> Candidates:
     packages: dict[str, list[Candidate]] = {}
     for group in groups:
         for candidate in group:
             packages.setdefault(candidate.name, []).append(candidate)
-    return Offer(packages)
+    return Candidates(packages)
 
 
 def archive(series: str, upstream: str, revision: str = "0ubuntu0.24.04.1") -> list[Candidate]:
@@ -172,8 +172,8 @@ def headers(*kernels: str) -> list[Candidate]:
 
 KERNELS = ("6.8.0-45-generic", "6.8.0-48-generic")
 
-OFFERS = {
-    "noble": offer(
+CANDIDATES = {
+    "noble": available(
         archive("470-server", "470.256.02"),
         transitional("470", "535", "470.256.02-0ubuntu0.24.04.5"),
         archive("535", "535.288.01"),
@@ -193,25 +193,25 @@ OFFERS = {
         fabric("535", "535.274.02", "535-server"),
         headers("generic", *KERNELS),
     ),
-    "noble-complete": offer(archive("580", "580.142"), headers("generic", *KERNELS)),
-    "noble-unsigned": offer(
+    "noble-complete": available(archive("580", "580.142"), headers("generic", *KERNELS)),
+    "noble-unsigned": available(
         archive("580", "580.142"), archive("580-server", "580.126.20"), headers("generic", *KERNELS)
     ),
-    "noble-two-580": offer(
+    "noble-two-580": available(
         archive("580-server", "580.159.04"),
         archive("580-server", "580.126.20"),
         signed("580-server", "580.126.20", *KERNELS),
         fabric("580", "580.126.20", "580-server"),
         headers("generic", *KERNELS),
     ),
-    "bad-and-good": offer(archive("580", "580.119.02"), archive("580", "580.105.08"), headers("generic", *KERNELS)),
-    "bad": offer(archive("580", "580.119.02"), headers("generic", *KERNELS)),
-    "ppa": offer(ppa("580", "580.159.04"), headers("generic", *KERNELS)),
+    "bad-and-good": available(archive("580", "580.119.02"), archive("580", "580.105.08"), headers("generic", *KERNELS)),
+    "bad": available(archive("580", "580.119.02"), headers("generic", *KERNELS)),
+    "ppa": available(ppa("580", "580.159.04"), headers("generic", *KERNELS)),
     # A mirror of the PPA has another address; what its Release file says of its origin is what tells it from the archive.
-    "mirrored-ppa": offer(
+    "mirrored-ppa": available(
         ppa("580", "580.159.04", "http://mirror.test/ppa/"), archive("580", "580.142"), headers("generic", *KERNELS)
     ),
-    "cuda": offer(
+    "cuda": available(
         [Candidate("nvlsm", "2026.02.3-1", uri=CUDA_URI)],
         cuda_plain("620.70.06", proprietary=False),
         cuda_plain("595.71.05"),
@@ -220,5 +220,5 @@ OFFERS = {
         fabric("580", "580.126.20"),
         headers("generic", *KERNELS),
     ),
-    "empty": offer(headers("generic", *KERNELS)),
+    "empty": available(headers("generic", *KERNELS)),
 }

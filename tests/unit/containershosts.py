@@ -13,10 +13,15 @@ from provision.catalog import load_catalog
 from provision.facts import DaemonFile, Facts
 from provision.inventory.proxy import HostProxy
 from provision.parts.apt import PartPlan
-from provision.parts.candidates import Candidate, Offer
+from provision.parts.candidates import Candidate, Candidates
 from provision.parts.containers.plan import plan_containers
-from provision.parts.containers.resolve import ContainersDecision, ContainersTarget, ContainersWish, resolve_containers
-from provision.parts.decision import Decision, DriverWish
+from provision.parts.containers.resolve import (
+    ContainersConfig,
+    ContainersDecision,
+    ContainersTarget,
+    resolve_containers,
+)
+from provision.parts.decision import Decision, DriverConfig
 from provision.parts.driver.resolve import resolve_driver
 from tests.unit.hosts import host
 
@@ -36,9 +41,9 @@ VERSIONS = ["1.20.0", "1.19.1", "1.19.0", "1.18.2", "1.18.1", "1.18.0", "1.17.8"
 DRIVER = "580-server 580.126.20 open signed"
 
 
-def toolkit_offer(
+def toolkit_candidates(
     versions: list[str], lacks: dict[str, list[str]] | None = None, errors: list[str] | None = None
-) -> Offer:
+) -> Candidates:
     """The repository with these versions, newest first; lacks: version -> packages of the set that are not there."""
     gone = lacks or {}
     rows = {
@@ -54,7 +59,7 @@ def toolkit_offer(
         ]
         for name in SET
     }
-    return Offer({name: found for name, found in rows.items() if found}, errors or [])
+    return Candidates({name: found for name, found in rows.items() if found}, errors or [])
 
 
 ARCHIVE = {
@@ -64,8 +69,8 @@ ARCHIVE = {
 }
 
 
-def archive_offer(ubuntu: str) -> Offer:
-    return Offer(
+def archive_candidates(ubuntu: str) -> Candidates:
+    return Candidates(
         {
             name: [Candidate(name, version, uri="http://archive.ubuntu.com/ubuntu", origin="Ubuntu")]
             for name, version in ARCHIVE[ubuntu].items()
@@ -97,35 +102,41 @@ def case_host(case: dict[str, Any]) -> Facts:
     return facts.model_copy(update={"packages": {**facts.packages, **more}})
 
 
-def case_wish(case: dict[str, Any]) -> ContainersWish:
-    return ContainersWish.from_vars({f"container_toolkit_{k}": v for k, v in case.get("wish", {}).items()})
+def case_config(case: dict[str, Any]) -> ContainersConfig:
+    return ContainersConfig.from_vars({f"container_toolkit_{k}": v for k, v in case.get("wish", {}).items()})
 
 
-def case_offers(case: dict[str, Any]) -> dict[str, Offer]:
+def case_candidates(case: dict[str, Any]) -> dict[str, Candidates]:
     """offer: null (apt was not asked), versions, or {versions, lacks, errors}; the archive is there where apt was asked."""
     named = case.get("offer", VERSIONS)
     if named is None:
         return {}
-    toolkit = toolkit_offer(**named) if isinstance(named, dict) else toolkit_offer(list(named))
-    archive = Offer() if case.get("archive", True) is False else archive_offer(str(case.get("ubuntu", "24.04")))
+    toolkit = toolkit_candidates(**named) if isinstance(named, dict) else toolkit_candidates(list(named))
+    archive = (
+        Candidates() if case.get("archive", True) is False else archive_candidates(str(case.get("ubuntu", "24.04")))
+    )
     return {"container_toolkit": toolkit, "ubuntu": archive}
 
 
 def case_driver(case: dict[str, Any], facts: Facts) -> Decision:
     """The driver is not managed here unless the case says so: what is there, is there."""
-    return resolve_driver(DriverWish(manage=bool(case.get("manage_driver"))), facts, load_catalog(), {})
+    return resolve_driver(DriverConfig(manage=bool(case.get("manage_driver"))), facts, load_catalog(), {})
 
 
-def decided(case: dict[str, Any]) -> tuple[ContainersWish, Facts, ContainersDecision]:
-    facts, wish = case_host(case), case_wish(case)
-    offers = case_offers(case)
+def decided(case: dict[str, Any]) -> tuple[ContainersConfig, Facts, ContainersDecision]:
+    facts, config = case_host(case), case_config(case)
+    candidates = case_candidates(case)
     proxy = HostProxy.from_vars(case.get("proxy", {}))
-    return (wish, facts, resolve_containers(wish, facts, load_catalog(), offers, case_driver(case, facts), proxy))
+    return (
+        config,
+        facts,
+        resolve_containers(config, facts, load_catalog(), candidates, case_driver(case, facts), proxy),
+    )
 
 
 def planned(case: dict[str, Any]) -> tuple[ContainersDecision, PartPlan]:
-    wish, facts, decision = decided(case)
-    return decision, plan_containers(wish, facts, decision, SOURCE if decision.target else None)
+    config, facts, decision = decided(case)
+    return decision, plan_containers(config, facts, decision, SOURCE if decision.target else None)
 
 
 def carried_out(facts: Facts, target: ContainersTarget) -> Facts:
@@ -175,11 +186,11 @@ def carried_out(facts: Facts, target: ContainersTarget) -> Facts:
     return Facts.model_validate(data)
 
 
-def merged(file: dict[str, Any], wish: dict[str, Any], by_flag: bool) -> dict[str, Any]:
+def merged(file: dict[str, Any], config: dict[str, Any], by_flag: bool) -> dict[str, Any]:
     """A daemon.json as daemonjson.merge leaves it, in the probe's words."""
-    wish = {**wish, "runtime": not by_flag}
+    config = {**config, "runtime": not by_flag}
     document, _ = daemon_json.merge(
-        daemon_json.parse(json.dumps(file["value"]).encode()), wish, lambda path: file["runtime_exists"]
+        daemon_json.parse(json.dumps(file["value"]).encode()), config, lambda path: file["runtime_exists"]
     )
     keys = list(dict.fromkeys([*file["keys"], *document.value]))
     return DaemonFile(path=file["path"], present=True, keys=keys, value=document.value).model_dump()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from provision.parts.candidates import Candidate, Offer
+from provision.parts.candidates import Candidate, Candidates
 
 CONTROL = Path(__file__).parents[1] / "fixtures/cuda-13.0.control"
 URI = "http://mirror.test/compute/cuda/repos/ubuntu2404/x86_64/"
@@ -167,7 +167,7 @@ def nccl(*versions: str) -> list[Candidate]:
     return rows
 
 
-def offer(*groups: list[Candidate]) -> Offer:
+def available(*groups: list[Candidate]) -> Candidates:
     """Newest first, as aptquery answers; what is there twice once."""
     from provision.parts.cuda.packages import by_version
 
@@ -175,7 +175,7 @@ def offer(*groups: list[Candidate]) -> Offer:
     for group in groups:
         for candidate in group:
             packages.setdefault(candidate.name, {})[candidate.version] = candidate
-    return Offer(
+    return Candidates(
         {
             name: sorted(rows.values(), key=lambda c: by_version(c.version), reverse=True)
             for name, rows in packages.items()
@@ -201,15 +201,15 @@ LIBRARIES = [
 ]
 
 
-def repository(*releases: str, libraries: list[Candidate] | None = None) -> Offer:
-    return offer(
+def repository(*releases: str, libraries: list[Candidate] | None = None) -> Candidates:
+    return available(
         *(toolkit(release) for release in releases if release != "13.0.2"),
         thirteen() if "13.0.2" in releases else [],
         LIBRARIES if libraries is None else libraries,
     )
 
 
-OFFERS = {
+CANDIDATES = {
     "jammy": repository(
         "11.7.1", "11.8.0", "12.2.2", "12.4.0", "12.4.1", "12.6.3", "12.8.1", "12.9.1", "13.0.2", "13.5.0"
     ),
@@ -217,13 +217,13 @@ OFFERS = {
     "noble-951": repository("12.6.3", libraries=[*cudnn9("9.5.1.17", "12"), *cudnn9("9.14.0.64", "12")]),
     "resolute": repository("13.3.1", "13.5.0", libraries=[*cudnn9("9.28.0.42", "13"), *nccl("2.30.7-1+cuda13.3")]),
     "old-12.4": repository("12.4.0"),
-    "torn": offer([c for c in toolkit("12.6.3") if c.name != "libcublas-dev-12-6"], LIBRARIES),
-    "poisoned": offer(
+    "torn": available([c for c in toolkit("12.6.3") if c.name != "libcublas-dev-12-6"], LIBRARIES),
+    "poisoned": available(
         [c for c in toolkit("12.6.3") if c.name != "cuda-tools-12-6"],
         [make("cuda-tools-12-6", "12.6.3-1", "cuda-drivers (>= 560)")],
     ),
     "thirteen-only": repository(
         "11.8.0", "12.4.1", "13.0.2", libraries=[*cudnn9("9.14.0.64", "13"), *nccl("2.28.3-1+cuda13.0")]
     ),
-    "unreachable": Offer({}, ["Failed to fetch http://mirror.test/compute/cuda/repos: no route to host"]),
+    "unreachable": Candidates({}, ["Failed to fetch http://mirror.test/compute/cuda/repos: no route to host"]),
 }

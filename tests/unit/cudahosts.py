@@ -9,35 +9,35 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
 from provision.catalog import load_catalog
 from provision.facts import Facts
-from provision.parts.candidates import Offer
-from provision.parts.cuda.resolve import CudaDecision, CudaTarget, CudaWish, resolve_cuda
-from provision.parts.decision import Decision, DriverWish
+from provision.parts.candidates import Candidates
+from provision.parts.cuda.resolve import CudaConfig, CudaDecision, CudaTarget, resolve_cuda
+from provision.parts.decision import Decision, DriverConfig
 from provision.parts.driver.resolve import resolve_driver
-from tests.unit.candidates import OFFERS as DRIVER_OFFERS
-from tests.unit.cudacandidates import OFFERS, real
+from tests.unit.candidates import CANDIDATES as DRIVER_CANDIDATES
+from tests.unit.cudacandidates import CANDIDATES, real
 from tests.unit.hosts import host
 
 TODAY = date(2026, 11, 28)
-ABSENT: dict[str, Offer] = {}
+ABSENT: dict[str, Candidates] = {}
 
 
-def resolved(wish: CudaWish, facts: Facts, offer: Offer | None, driver: Decision) -> CudaDecision:
+def resolved(config: CudaConfig, facts: Facts, available: Candidates | None, driver: Decision) -> CudaDecision:
     """offer None: apt was not asked. What the archive has of drivers is there in any case, as where the driver is ours."""
-    offers = {"ubuntu": DRIVER_OFFERS["noble"]} | ({"cuda": offer} if offer is not None else {})
-    return resolve_cuda(wish, facts, load_catalog(), offers, driver, TODAY)
+    candidates = {"ubuntu": DRIVER_CANDIDATES["noble"]} | ({"cuda": available} if available is not None else {})
+    return resolve_cuda(config, facts, load_catalog(), candidates, driver, TODAY)
 
 
-def driver_of(facts: Facts, wish: DriverWish, archive: str | None = "noble") -> Decision:
-    offers = {"ubuntu": DRIVER_OFFERS[archive], "cuda": DRIVER_OFFERS["cuda"]} if archive else ABSENT
-    return resolve_driver(wish, facts, load_catalog(), offers, TODAY)
+def driver_of(facts: Facts, config: DriverConfig, archive: str | None = "noble") -> Decision:
+    candidates = {"ubuntu": DRIVER_CANDIDATES[archive], "cuda": DRIVER_CANDIDATES["cuda"]} if archive else ABSENT
+    return resolve_driver(config, facts, load_catalog(), candidates, TODAY)
 
 
-def apply(facts: Facts, target: CudaTarget, offer: Offer | None) -> Facts:
+def apply(facts: Facts, target: CudaTarget, available: Candidates | None) -> Facts:
     """The host after apt did what a target asks for: exactly that, with the relations of the offer."""
     packages = {name: row for name, row in facts.packages.items() if name not in target.remove}
     for name, version in target.packages.items():
-        assert offer is not None
-        candidate = next(c for c in offer.versions(name) if c.version == version)
+        assert available is not None
+        candidate = next(c for c in available.versions(name) if c.version == version)
         packages[name] = (
             type(facts)
             .model_validate({"packages": {name: {"version": version, "status": "hi", "depends": candidate.depends}}})
@@ -92,11 +92,11 @@ def case_host(case: dict[str, Any]) -> Facts:
             facts = facts.model_copy(update={"packages": {**facts.packages, **rows}})
             continue
         values = dict(step)
-        offer = OFFERS[values.pop("offer", "jammy")]
+        available = CANDIDATES[values.pop("offer", "jammy")]
         values.setdefault("unsupported_gpu", "warn")
-        decision = resolved(CudaWish.from_vars(_prefixed(values)), _jammy(facts), offer, Decision())
+        decision = resolved(CudaConfig.from_vars(_prefixed(values)), _jammy(facts), available, Decision())
         assert decision.target, decision.blockers
-        facts = apply(facts, decision.target, offer).model_copy(update={"host": facts.host})
+        facts = apply(facts, decision.target, available).model_copy(update={"host": facts.host})
     if packages:
         rows = type(facts).model_validate({"packages": packages}).packages
         merged = {**facts.packages}
@@ -120,19 +120,19 @@ def _prefixed(values: dict[str, Any]) -> dict[str, Any]:
     return {f"cuda_toolkit_{name}": value for name, value in {"cudnn": "none", "nccl": "none", **values}.items()}
 
 
-def case_wish(case: dict[str, Any]) -> CudaWish:
-    return CudaWish.from_vars(_prefixed(case.get("wish", {})))
+def case_config(case: dict[str, Any]) -> CudaConfig:
+    return CudaConfig.from_vars(_prefixed(case.get("wish", {})))
 
 
-def case_driver(case: dict[str, Any], facts: Facts, wish: CudaWish) -> Decision:
+def case_driver(case: dict[str, Any], facts: Facts, config: CudaConfig) -> Decision:
     """The driver's decision of a case: no GPU, no driver; else as resolve_driver says, on the archive that is named."""
     values = dict(case.get("driver", {}))
     archive = values.pop("archive", "noble")
-    return driver_of(facts, DriverWish(toolkits=wish.versions, **values), archive)
+    return driver_of(facts, DriverConfig(toolkits=config.versions, **values), archive)
 
 
-def case_offer(case: dict[str, Any]) -> Offer | None:
+def case_candidates(case: dict[str, Any]) -> Candidates | None:
     named = case.get(
         "offer", {"22.04": "jammy", "24.04": "noble", "26.04": "resolute"}.get(str(case.get("ubuntu", "24.04")))
     )
-    return OFFERS[named] if named else None
+    return CANDIDATES[named] if named else None

@@ -6,7 +6,7 @@ from typing import Any
 
 from provision.catalog import load_catalog
 from provision.facts import Facts
-from tests.unit.candidates import KERNELS, OFFERS
+from tests.unit.candidates import CANDIDATES, KERNELS
 
 # PCI ids by the names that the cases use: typed here, so that a wrong catalog fails.
 IDS = {
@@ -119,4 +119,4 @@ def _install(base: dict[str, Any], text: str) -> None:
         gpu["driver"] = "nvidia"
 
 
-__all__ = ["IDS", "OFFERS", "host", "load_catalog"]
+__all__ = ["IDS", "CANDIDATES", "host", "load_catalog"]

@@ -13,7 +13,7 @@ from provision.parts.plan import HostPlan, PackageChange, Reboot, Step
 from provision.rollout import loop
 from provision.rollout.interrupts import Interrupts
 from provision.rollout.loop import HookResult, Outcome, Rollout
-from provision.rollout.observers import Seam
+from provision.rollout.observers import RunObserver
 from provision.rollout.state import HostState, RunState, Store, Where, new_state
 
 
@@ -195,7 +195,7 @@ class Fake:
                 outcomes[name].applied.status, outcomes[name].code = "check_failed", Exit.CHECK_FAILED
 
 
-class Locks(Seam):
+class Locks(RunObserver):
     def __init__(self, world):
         self.world, self.held, self.log = world, set(), []
 
@@ -248,7 +248,12 @@ def session(world, options, saved=None, planned_ago=0.0):
     before, loop.time = loop.time, SimpleNamespace(monotonic=lambda: world.now)
     locks = Locks(world)
     rollout = Rollout(
-        Fake(world, store), store, agreed, planned_at=world.now - planned_ago, interrupts=Interrupts(), seams=[locks]
+        Fake(world, store),
+        store,
+        agreed,
+        planned_at=world.now - planned_ago,
+        interrupts=Interrupts(),
+        observers=[locks],
     )
     try:
         rollout.go(len(store.state.waves) - len(staged.waves) + 1, staged.waiting, staged.begun)

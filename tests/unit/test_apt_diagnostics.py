@@ -13,7 +13,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import lists as 
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 from ansible_collections.gpu.provision.plugins.module_utils.probe import apt_diagnostics, user_diagnostics
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
-from provision.facts.diagnostics import AptTrouble, UserTrouble
+from provision.facts.diagnostics import AptDiagnostics, UserDiagnostics
 from tests.unit import apthosts, trees
 
 STATUS = "Package: {}\nStatus: install ok installed\nArchitecture: amd64\nVersion: {}\n{}\n"
@@ -157,8 +157,8 @@ def test_files_that_are_no_such_files_are_no_traceback(data, tmp_path_factory):
         trees.write(root, path, content)
     facts = probe_facts.collect(root=str(root))
     tree = HostTree(root)
-    AptTrouble.model_validate(apt_diagnostics.read(tree, facts), strict=True)
-    UserTrouble.model_validate(user_diagnostics.read(tree, facts), strict=True)
+    AptDiagnostics.model_validate(apt_diagnostics.read(tree, facts), strict=True)
+    UserDiagnostics.model_validate(user_diagnostics.read(tree, facts), strict=True)
 
 
 def test_no_password_is_told(tmp_path):

@@ -136,7 +136,7 @@ def test_versions_offered() -> None:
         {"Package": "nvidia-utils-580", "Version": version, "Size": "10", "Installed-Size": "2", "Depends": "a | b"}
         for version in ("580.2-1", "580.1-1", "580.0-1")
     ]
-    offered = apt_query.versions_offered(tables, stanzas, apt_query.parse_releases(RELEASES))
+    offered = apt_query.available_versions(tables, stanzas, apt_query.parse_releases(RELEASES))
     assert list(offered) == ["nvidia-utils-580"]
     newest, oldest = offered["nvidia-utils-580"]
     assert (newest["version"], newest["candidate"], newest["origin"]) == ("580.2-1", True, "Ubuntu")

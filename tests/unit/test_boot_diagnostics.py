@@ -42,11 +42,11 @@ def read(root, run=None, **tree):
 
 
 def test_an_empty_host_has_an_answer_of_the_right_shape(tmp_path):
-    from provision.facts.diagnostics import BootTrouble
+    from provision.facts.diagnostics import BootDiagnostics
 
     found = read(tmp_path)
-    assert set(found) == set(BootTrouble.model_fields), "what is read and what is kept are the same"
-    assert BootTrouble.model_validate(found) == BootTrouble()
+    assert set(found) == set(BootDiagnostics.model_fields), "what is read and what is kept are the same"
+    assert BootDiagnostics.model_validate(found) == BootDiagnostics()
 
 
 def test_the_log_of_programs_goes_before_files(tmp_path):

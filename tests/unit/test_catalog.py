@@ -443,11 +443,11 @@ def test_last_day(text: str, day: str) -> None:
     ],
 )
 def test_where_a_branch_is_offered(branch: int, ubuntu: str, channels: set[str]) -> None:
-    assert {offer.channel for offer in CATALOG.offers(branch, ubuntu=ubuntu)} == channels
+    assert {available.channel for available in CATALOG.known_series(branch, ubuntu=ubuntu)} == channels
 
 
 def test_470_on_noble_is_real_as_server_only() -> None:
-    assert [offer.series for offer in CATALOG.offers(470, ubuntu="noble")] == ["470-server"]
+    assert [available.series for available in CATALOG.known_series(470, ubuntu="noble")] == ["470-server"]
 
 
 @pytest.mark.parametrize(

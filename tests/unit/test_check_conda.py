@@ -46,9 +46,9 @@ def test_checks_of_conda(case):
 @pytest.mark.parametrize("case", RESOLVE, ids=lambda case: case["name"])
 def test_what_resolve_leaves_as_it_is_passes(case):
     """Checks and plan agree: an environment that the plan leaves alone is no failure of verify, one that it makes is."""
-    wish, facts, driver = given(case)
-    decision = resolve_conda(wish, facts, load_catalog(), driver)
-    verdict = run(facts, conda_expectation(wish, decision))["conda.environments"]
+    config, facts, driver = given(case)
+    decision = resolve_conda(config, facts, load_catalog(), driver)
+    verdict = run(facts, conda_expectation(config, decision))["conda.environments"]
     todo = [env for env in decision.environments if env.action]
     if decision.blockers or todo:
         assert verdict["status"] == "fail"

@@ -53,13 +53,13 @@ def test_checks_of_containers(case):
 def test_what_is_carried_out_passes(case):
     """Checks and plan agree: after a plan was carried out nothing of what was asked for fails."""
     case = ready(case)
-    wish, facts, decision = decided(case)
+    config, facts, decision = decided(case)
     if decision.target is None:
         return
     after = carried_out(facts, decision.target)
     after.containers.toolkit.program = True
-    again = resolve_containers(wish, after, load_catalog(), {}, case_driver(case, after))
-    want = containers_expectation(wish, after, load_catalog(), again)
+    again = resolve_containers(config, after, load_catalog(), {}, case_driver(case, after))
+    want = containers_expectation(config, after, load_catalog(), again)
     verdicts = run(after, want)
     assert {v["id"]: v for v in verdicts.values() if v["status"] == "fail"} == {}
     assert verdicts["packages"]["status"] in ("pass", "warn")
@@ -68,12 +68,12 @@ def test_what_is_carried_out_passes(case):
 @pytest.mark.parametrize("case", share(RESOLVE[1:], 3), ids=lambda case: case["name"])
 def test_what_the_plan_would_change_does_not_pass(case):
     case = ready(case)
-    wish, facts, decision = decided(case)
+    config, facts, decision = decided(case)
     if decision.target is None or facts.containers.docker.file.error:
         return
-    before = resolve_containers(wish, facts, load_catalog(), {}, case_driver(case, facts))
-    verdicts = run(facts, containers_expectation(wish, facts, load_catalog(), before))
-    if decision.target.packages and not wish.update:
+    before = resolve_containers(config, facts, load_catalog(), {}, case_driver(case, facts))
+    verdicts = run(facts, containers_expectation(config, facts, load_catalog(), before))
+    if decision.target.packages and not config.update:
         assert {"fail", "warn"} & {v["status"] for v in verdicts.values()}
     if "runtimes.nvidia" in decision.target.keys:
         assert verdicts["runtime"]["status"] == "fail"
@@ -81,6 +81,6 @@ def test_what_the_plan_would_change_does_not_pass(case):
 
 def test_a_refusal_is_a_failure():
     case = {"wish": {"runtimes": ["docker"]}, "containers": {"docker": {"snap": True}}, "toolkit": "1.20.0"}
-    wish, facts, decision = decided(case)
-    verdicts = run(facts, containers_expectation(wish, facts, load_catalog(), decision))
+    config, facts, decision = decided(case)
+    verdicts = run(facts, containers_expectation(config, facts, load_catalog(), decision))
     assert verdicts["runtime"]["status"] == "fail" and "snap" in verdicts["runtime"]["message"]

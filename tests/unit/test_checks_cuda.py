@@ -46,14 +46,14 @@ def judged(case, where):
     found["smi"]["gpus"] = [{"index": 0, "name": case.get("gpu", "NVIDIA H100 80GB HBM3")}]
     found["smi"]["cuda_version"] = case.get("carries", "13.0")
     facts = Facts.model_validate(found)
-    wish = {} if case.get("wish") is False else {**base.get("wish", {}), **case.get("wish", {})}
-    if wish:
-        wish.setdefault("needs", TABLE["needs"])
+    config = {} if case.get("wish") is False else {**base.get("wish", {}), **case.get("wish", {})}
+    if config:
+        config.setdefault("needs", TABLE["needs"])
         rows = [row.split() for row in tree["packages"]]
-        wish.setdefault(
+        config.setdefault(
             "names", [name for name, _, status in rows if status == "hi" and not name.startswith("cuda-compat")]
         )
-    verdicts = checks.run(facts, Expect.model_validate({"cuda": wish or {"needs": TABLE["needs"]}}))
+    verdicts = checks.run(facts, Expect.model_validate({"cuda": config or {"needs": TABLE["needs"]}}))
     return {verdict.code: verdict.model_dump() for verdict in verdicts if verdict.code in OWN}
 
 

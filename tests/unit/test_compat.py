@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from provision.catalog import SUPPORT_ORDER, load_catalog
 from provision.compat import compat
-from provision.compat.answer import CompatAnswer, Wishes
+from provision.compat.answer import CompatAnswer, CompatRequest
 from provision.errors import UsageError
 
 CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases/compat.yml").read_text())
@@ -83,11 +83,11 @@ def test_compat(case: dict[str, Any]) -> None:
     assert set(expect) <= KNOWN
     if "error" in expect:
         with pytest.raises(UsageError) as caught:
-            compat(Wishes(**case["wish"]), CATALOG, today=TODAY)
+            compat(CompatRequest(**case["wish"]), CATALOG, today=TODAY)
         assert caught.value.issue.code == expect["error"]
         assert expect.get("hint", "") in (caught.value.issue.hint or "")
         return
-    answer = compat(Wishes(**case["wish"]), CATALOG, today=TODAY)
+    answer = compat(CompatRequest(**case["wish"]), CATALOG, today=TODAY)
     got = said(answer)
     wanted = {k: v for k, v in expect.items() if k in got}
     if "conflicts" in wanted:
@@ -114,7 +114,7 @@ def test_the_table_is_large_and_says_nothing_twice() -> None:
 
 
 def test_the_schema_has_its_name_in_json() -> None:
-    data = compat(Wishes(gpu=("H100",)), CATALOG, today=TODAY).model_dump(mode="json", by_alias=True)
+    data = compat(CompatRequest(gpu=("H100",)), CATALOG, today=TODAY).model_dump(mode="json", by_alias=True)
     assert data["schema"] == "provision/compat/1"
     assert {"fits", "support", "conflicts", "warnings", "driver", "cuda", "cudnn", "nccl", "python"} <= set(data)
     assert {"branches", "recommended", "minimum", "modules"} <= set(data["driver"])
@@ -123,16 +123,16 @@ def test_the_schema_has_its_name_in_json() -> None:
 
 
 def test_without_a_day_the_catalogs_own_counts() -> None:
-    wishes = Wishes(driver="595")
+    wishes = CompatRequest(driver="595")
     assert not compat(wishes, CATALOG).warnings
     late = compat(wishes, CATALOG, today=date(2027, 4, 1))
     assert [issue.code for issue in late.warnings] == ["driver.ended"]
 
 
 def test_an_ended_branch_is_not_recommended() -> None:
-    wishes = Wishes(gpu=("V100", "T4"))
+    wishes = CompatRequest(gpu=("V100", "T4"))
     assert compat(wishes, CATALOG, today=date(2028, 1, 1)).driver.recommended == 580
-    after = compat(Wishes(gpu=("T4",), modules="proprietary"), CATALOG, today=date(2027, 4, 1))
+    after = compat(CompatRequest(gpu=("T4",), modules="proprietary"), CATALOG, today=date(2027, 4, 1))
     assert after.driver.recommended == 580
 
 
@@ -153,7 +153,7 @@ GPUS = (
     "B300",
     "GB10",
 )
-WISHES = st.fixed_dictionaries(
+CONFIGS = st.fixed_dictionaries(
     {},
     optional={
         "gpu": st.lists(st.sampled_from(GPUS), min_size=1, max_size=3, unique=True).map(tuple),
@@ -172,9 +172,9 @@ WISHES = st.fixed_dictionaries(
 
 
 @settings(database=None)
-@given(WISHES)
-def test_any_combination_gets_an_answer_that_agrees_with_itself(wish: dict[str, Any]) -> None:
-    answer = compat(Wishes(**wish), CATALOG, today=TODAY)
+@given(CONFIGS)
+def test_any_combination_gets_an_answer_that_agrees_with_itself(config: dict[str, Any]) -> None:
+    answer = compat(CompatRequest(**config), CATALOG, today=TODAY)
     driver = answer.driver
     if answer.fits:
         assert not answer.conflicts
@@ -183,7 +183,7 @@ def test_any_combination_gets_an_answer_that_agrees_with_itself(wish: dict[str, 
         assert driver.modules
         assert driver.branches == sorted(driver.branches)
         assert answer.support in (*SUPPORT_ORDER[:3], None)
-        if "cuda" in wish or "cudnn" in wish:
+        if "cuda" in config or "cudnn" in config:
             assert answer.cuda.chosen
     else:
         assert answer.conflicts
@@ -193,39 +193,39 @@ def test_any_combination_gets_an_answer_that_agrees_with_itself(wish: dict[str, 
 
 
 @settings(database=None)
-@given(WISHES, st.data())
-def test_fewer_wishes_fit_at_least_as_well(wish: dict[str, Any], data: st.DataObject) -> None:
-    if not wish:
+@given(CONFIGS, st.data())
+def test_fewer_wishes_fit_at_least_as_well(config: dict[str, Any], data: st.DataObject) -> None:
+    if not config:
         return
-    fewer = {k: v for k, v in wish.items() if k != data.draw(st.sampled_from(sorted(wish)))}
-    all_of_them = compat(Wishes(**wish), CATALOG, today=TODAY)
-    rest = compat(Wishes(**fewer), CATALOG, today=TODAY)
+    fewer = {k: v for k, v in config.items() if k != data.draw(st.sampled_from(sorted(config)))}
+    all_of_them = compat(CompatRequest(**config), CATALOG, today=TODAY)
+    rest = compat(CompatRequest(**fewer), CATALOG, today=TODAY)
     assert set(all_of_them.driver.branches) <= set(rest.driver.branches)
 
 
 @settings(database=None)
-@given(WISHES)
-def test_what_is_offered_as_nearest_works(wish: dict[str, Any]) -> None:
-    works(wish, compat(Wishes(**wish), CATALOG, today=TODAY))
+@given(CONFIGS)
+def test_what_is_offered_as_nearest_works(config: dict[str, Any]) -> None:
+    works(config, compat(CompatRequest(**config), CATALOG, today=TODAY))
 
 
-def works(wish: dict[str, Any], answer: Any) -> None:
+def works(config: dict[str, Any], answer: Any) -> None:
     for near in answer.nearest:
         if near.fits_all:
             change: dict[str, Any] = dict(near.change)
             if "gpu" in change:
                 change["gpu"] = tuple(change["gpu"].split(", "))
-            assert compat(Wishes(**{**wish, **change}), CATALOG, today=TODAY).fits, near
+            assert compat(CompatRequest(**{**config, **change}), CATALOG, today=TODAY).fits, near
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "config",
     [{"gpu": ("V100",), "driver": "595"}, {"gpu": ("V100", "RTX 5090")}, {"image_cuda": "13.0", "driver": "535"}],
 )
-def test_something_near_is_offered_that_works(wish: dict[str, Any]) -> None:
-    answer = compat(Wishes(**wish), CATALOG, today=TODAY)
+def test_something_near_is_offered_that_works(config: dict[str, Any]) -> None:
+    answer = compat(CompatRequest(**config), CATALOG, today=TODAY)
     assert not answer.fits and [near for near in answer.nearest if near.fits_all]
-    works(wish, answer)
+    works(config, answer)
 
 
 WORDS = st.one_of(
@@ -240,7 +240,7 @@ WORDS = st.one_of(
 @settings(database=None)
 @given(st.sampled_from(["driver", "cuda", "cudnn", "torch", "tensorflow", "ubuntu", "modules", "gpu"]), WORDS)
 def test_nonsense_is_wrong_usage_and_nothing_else(kind: str, text: str) -> None:
-    wishes = Wishes(gpu=(text,)) if kind == "gpu" else Wishes(**{kind: text})
+    wishes = CompatRequest(gpu=(text,)) if kind == "gpu" else CompatRequest(**{kind: text})
     try:
         assert compat(wishes, CATALOG, today=TODAY).fits is not None
     except UsageError as error:

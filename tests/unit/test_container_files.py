@@ -52,7 +52,7 @@ def test_flags(case: dict[str, Any], tmp_path: Path) -> None:
 
 @cases("container_hosts")
 def test_kinds_of_docker(case: dict[str, Any], tmp_path: Path) -> None:
-    found = docker_host.look(tree_of(tmp_path, case["tree"]))
+    found = docker_host.inspect(tree_of(tmp_path, case["tree"]))
     assert found["engine"] == case.get("engine")
     assert found["snap"] is case.get("snap", False)
     assert found["podman"] is case.get("podman", False)

@@ -150,8 +150,8 @@ def test_a_flag_grants_what_it_says(tmp_path: Path) -> None:
         "--exec-opt native.cgroupdriver=cgroupfs\n"
     )
     host = Described(tmp_path, {**DOCKER, "/lib/systemd/system/docker.service": unit})
-    wish = {"runtime": True, "default_runtime": "nvidia", "shm_size": "8192m", "cgroup_driver": "cgroupfs"}
-    host.apply(docker=wish)
+    config = {"runtime": True, "default_runtime": "nvidia", "shm_size": "8192m", "cgroup_driver": "cgroupfs"}
+    host.apply(docker=config)
     assert list(json.loads(host.read("/etc/docker/daemon.json"))) == ["runtimes"]
 
 

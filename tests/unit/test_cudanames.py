@@ -6,7 +6,7 @@ import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, driver_names
-from tests.unit.cudacandidates import OFFERS, real
+from tests.unit.cudacandidates import CANDIDATES, real
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_other_products_and_the_driver_are_none_of_cudas(name):
 
 
 def test_no_name_is_the_drivers_and_cudas():
-    offered = {name for offer in OFFERS.values() for name in offer.packages} | {c.name for c in real()}
+    offered = {name for available in CANDIDATES.values() for name in available.packages} | {c.name for c in real()}
     assert len(offered) > 200
     for name in offered:
         assert cuda_names.is_cuda_package(name), name

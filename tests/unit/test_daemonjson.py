@@ -48,16 +48,16 @@ def shape(data: bytes) -> tuple[Any, ...]:
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_case(case: dict[str, Any]) -> None:
     data = data_of(case)
-    wish = case.get("wish", RUNTIME)
+    config = case.get("wish", RUNTIME)
     if "refused" in case:
         with pytest.raises(daemon_json.DaemonJsonError) as caught:
-            daemon_json.merge(daemon_json.parse(data), wish, exists)
+            daemon_json.merge(daemon_json.parse(data), config, exists)
         error, expected = caught.value, case["refused"]
         assert (error.line, error.column) == (expected["line"], expected["column"]), str(error)
         assert expected["message"] in error.message
         assert expected["hint"] in error.hint
         return
-    document, changed = daemon_json.merge(daemon_json.parse(data), wish, exists)
+    document, changed = daemon_json.merge(daemon_json.parse(data), config, exists)
     if case.get("same"):
         assert document.data == data
     else:
@@ -65,7 +65,7 @@ def test_case(case: dict[str, Any]) -> None:
         assert shape(document.data) == shape(case["result"].encode())
     assert changed == case.get("changed", [])
     assert [case["warning"] in warning for warning in document.warnings] == [True] * ("warning" in case)
-    again, nothing = daemon_json.merge(daemon_json.parse(document.data), wish, exists)
+    again, nothing = daemon_json.merge(daemon_json.parse(document.data), config, exists)
     assert (again.data, nothing) == (document.data, [])
 
 
@@ -143,13 +143,13 @@ def lost(before: Any, after: Any, path: tuple[str, ...] = ()) -> list[tuple[str,
 
 @given(st.dictionaries(names, values, max_size=4), known, wishes, layouts)
 def test_merge_loses_nothing_and_twice_is_once(
-    foreign: dict[str, Any], ours: dict[str, Any], wish: dict[str, Any], layout: dict[str, Any]
+    foreign: dict[str, Any], ours: dict[str, Any], config: dict[str, Any], layout: dict[str, Any]
 ) -> None:
     value = {**foreign, **ours}
     data = json.dumps(value, **layout).encode("utf-8", "replace")
     before = daemon_json.parse(data)
     assert before.value == json.loads(data)
-    document, changed = daemon_json.merge(before, wish)
+    document, changed = daemon_json.merge(before, config)
     after = json.loads(document.data)
     assert document.value == after
     assert {".".join(path) for path in lost(before.value, after)} <= {
@@ -160,9 +160,9 @@ def test_merge_loses_nothing_and_twice_is_once(
     assert lost(foreign, after) == lost(foreign, json.loads(data))
     assert list(after)[: len(value)] == list(value)
     assert set(value.get("exec-opts", [])) - {"native.cgroupdriver=systemd"} <= set(after.get("exec-opts", []))
-    again, nothing = daemon_json.merge(document, wish)
+    again, nothing = daemon_json.merge(document, config)
     assert (again.data, nothing) == (document.data, [])
-    assert daemon_json.wanted(wish, after) == []
+    assert daemon_json.wanted(config, after) == []
     if not changed:
         assert document.data == data
 

@@ -101,7 +101,7 @@ def test_a_daemon_json_that_lost_the_runtime_is_one_item(monkeypatch):
         Step(id="restart", part="containers", title="have docker read its file again", because="without a restart"),
     ]
     plan = HostPlan(host="gpu01", status="changes", steps=steps)
-    monkeypatch.setattr(inventory, "standing", lambda *_: (plan, []))
+    monkeypatch.setattr(inventory, "plan_without_apt", lambda *_: (plan, []))
     found = inventory.against_inventory("gpu01", healthy(), {}, load_catalog())
     assert [(item.code, item.what) for item in found] == [("containers.containers", "daemon.json: runtimes.nvidia")]
     plan.steps = steps[1:]

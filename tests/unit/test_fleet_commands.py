@@ -20,7 +20,7 @@ from provision.render import Renderer
 from provision.render import drift as drift_view
 from provision.render import lock as lock_view
 from provision.render.base import put
-from tests.unit.candidates import OFFERS
+from tests.unit.candidates import CANDIDATES
 from tests.unit.fakefleet import fake_fleet
 from tests.unit.fleethosts import changed, healthy
 from tests.unit.test_lock import BOTH
@@ -181,12 +181,12 @@ def test_words_of_the_command_that_mean_nothing_are_refused(monkeypatch, tmp_pat
             lock.run(fleet, tmp_path / NAME, **words)
 
 
-def apt_with(offer):
+def apt_with(available):
     """aptquery of a host: what it offers, and a simulation that does what it is asked."""
 
     def apt(module, args):
         if args["op"] == "offer":
-            return {"workdir": "/tmp/w", "packages": rows(offer), "refreshed": True, "errors": []}
+            return {"workdir": "/tmp/w", "packages": rows(available), "refreshed": True, "errors": []}
         if args["op"] == "cleanup":
             return {"removed": 1}
         have = healthy().packages
@@ -223,8 +223,8 @@ def test_the_lock_moves_on_to_what_is_newest_and_says_why(locked, tmp_path):
 
 
 def test_without_anything_newer_the_lock_stays(locked, tmp_path):
-    offer = apt_with(OFFERS["noble"])
-    fleet, _ = locked({"gpu001": healthy("gpu001")}, apt=offer, nvidia_driver_branch="580")
+    available = apt_with(CANDIDATES["noble"])
+    fleet, _ = locked({"gpu001": healthy("gpu001")}, apt=available, nvidia_driver_branch="580")
     # The made-up host lacks the objects that its modules are made of: those are new, and told; then nothing is.
     first = lock.run(fleet, tmp_path / NAME, update=True)
     assert {change.what.split("-")[0] for change in first.changes} == {"gpu001 linux"}, first.changes
@@ -240,8 +240,8 @@ def test_a_part_that_is_not_named_stays_as_locked(locked, tmp_path):
 
 
 def test_a_wish_that_the_lock_refuses_is_what_update_takes_over(locked, tmp_path):
-    wish = {"apt": apt_with(OFFERS["noble"]), "nvidia_driver_branch": "595"}
-    fleet, _ = locked({"gpu001": healthy("gpu001")}, **wish)
+    config = {"apt": apt_with(CANDIDATES["noble"]), "nvidia_driver_branch": "595"}
+    fleet, _ = locked({"gpu001": healthy("gpu001")}, **config)
     document = lock.run(fleet, tmp_path / NAME, update=True)
     assert document.written, document.errors
     values = {"inventory_dir": str(tmp_path)}

@@ -65,7 +65,7 @@ def test_taken_told_and_given_back(path):
     assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o755
     second = take(path, "run-2")
     assert not second["taken"]
-    told = run_lock.words(second["held"])
+    told = run_lock.describe(second["held"])
     assert "ada@desk" in told and "provision apply" in told and "run-1" in told and second["held"]["since"] in told
     assert second["held"]["from"] in told
     assert take(path)["taken"], "its own run takes it again: one that goes on after it was cut off"
@@ -130,7 +130,7 @@ def test_a_file_that_says_nothing_is_somebodys(path, text):
     Path(path).parent.mkdir()
     Path(path).write_text(text)
     answer = take(path)
-    assert not answer["taken"] and path in run_lock.words(answer["held"])
+    assert not answer["taken"] and path in run_lock.describe(answer["held"])
     assert take(path, force=True)["taken"]
 
 

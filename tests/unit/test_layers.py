@@ -7,8 +7,8 @@ import pytest
 
 from provision.commands.scan import describe
 from provision.facts import Facts
-from provision.layers.cuda import cuda_in_words
-from provision.layers.driver import layers, origin_in_words
+from provision.layers.cuda import describe_cuda
+from provision.layers.driver import describe_origin, layers
 from tests.unit.hosts import host
 
 RECORDED = Path(__file__).parents[1] / "fixtures/h200x1/scan.json"
@@ -46,7 +46,7 @@ def test_the_real_machine_layer_by_layer(h200):
 
 def test_a_host_with_a_driver_of_the_archive():
     facts = host(["H100", "H100"], "580-server 580.126.20 open signed")
-    assert origin_in_words(facts) == "the Ubuntu archive"
+    assert describe_origin(facts) == "the Ubuntu archive"
     told = dict(layers(facts))
     assert told["packages"][0].endswith("580.126.20 open (580-server), from the Ubuntu archive, all held")
     assert "signed" in told["on disk"][0]
@@ -56,8 +56,8 @@ def test_a_host_with_a_driver_of_the_archive():
 
 def test_an_empty_host():
     facts = host(["H100"])
-    assert origin_in_words(facts) is None
-    assert cuda_in_words(facts) is None
+    assert describe_origin(facts) is None
+    assert describe_cuda(facts) is None
     told = dict(layers(facts))
     assert told["module"] == ["nvidia is not loaded"]
     assert told["nvidia-smi"] == ["not installed"]
@@ -72,7 +72,7 @@ def test_toolkit_metapackages_are_named():
         "libnccl2": {"version": "2.21.5-1+cuda12.4"},
     }
     facts = host(["H100"], packages=packages)
-    assert cuda_in_words(facts) == "CUDA 12.4, cuDNN 9.1.0.70, NCCL 2.21.5"
+    assert describe_cuda(facts) == "CUDA 12.4, cuDNN 9.1.0.70, NCCL 2.21.5"
     assert dict(layers(facts))["CUDA"] == ["12.4: 3 packages, no toolkit on the disk"]
 
 
@@ -114,7 +114,7 @@ def test_cuda_on_the_disk():
     facts = host(
         ["H100"], packages=packages, cuda=CUDA, cuda_dirs={"/usr/local/cuda-9.0": None, "/usr/local/cuda-12.4": "12.4"}
     )
-    assert cuda_in_words(facts) == "CUDA 10.1, 11.8, 12.4, cuDNN 8.9.7.29"
+    assert describe_cuda(facts) == "CUDA 10.1, 11.8, 12.4, cuDNN 8.9.7.29"
     told = dict(layers(facts))
     assert told["CUDA"] == [
         "11.8.0, of no package (a runfile)",

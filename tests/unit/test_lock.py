@@ -10,10 +10,10 @@ from provision.errors import UsageError
 from provision.lock.compare import changes
 from provision.lock.make import make
 from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedHost, LockError, dump, load, parse, save
-from provision.lock.pin import alike, find, hold, not_offered, path_of
-from provision.parts.candidates import Offer
+from provision.lock.pin import alike, find, not_available, path_of, pin
+from provision.parts.candidates import Candidates
 from provision.planning import plan_from_facts
-from tests.unit.candidates import OFFERS, archive, signed
+from tests.unit.candidates import CANDIDATES, archive, signed
 from tests.unit.fleethosts import changed, entry_of, healthy, lock_of_hosts
 from tests.unit.test_planning import CHANGES, FakeHost
 
@@ -178,17 +178,17 @@ def test_hold(case):
     lock = parse(LOCK)
     if "drop" in case:
         setattr(lock.groups["g"], case["drop"], None)
-    held = hold(lock.for_host("gpu01"), case["wish"], healthy(), PARTS)
-    told = [issue.message for issue in held.issues]
+    pinned = pin(lock.for_host("gpu01"), case["wish"], healthy(), PARTS)
+    told = [issue.message for issue in pinned.issues]
     assert len(told) == len(case.get("against", [])), told
     for words, message in zip(case.get("against", []), told, strict=True):
         assert words in message
     assert all(
-        "provision lock --update" in (issue.hint or "") and "group g" in issue.because[0] for issue in held.issues
+        "provision lock --update" in (issue.hint or "") and "group g" in issue.because[0] for issue in pinned.issues
     )
     for name, value in case.get("exact", {}).items():
-        assert held.values[name] == value, name
-    pins = {name for part in held.pins.values() for name in part}
+        assert pinned.values[name] == value, name
+    pins = {name for part in pinned.pins.values() for name in part}
     assert set(case.get("has", [])) <= pins and not set(case.get("lacks", [])) & pins, pins
 
 
@@ -197,23 +197,23 @@ def test_hold(case):
 )
 def test_a_branch_alone_is_content_with_its_server_series(asked, against):
     locked = parse(LOCK.replace('series: "580"', "series: 580-server"))
-    held = hold(locked.for_host("gpu01"), {"nvidia_driver_branch": asked}, healthy(), PARTS)
-    assert bool(held.issues) is against
-    assert held.values["nvidia_driver_branch"] == "580-server"
+    pinned = pin(locked.for_host("gpu01"), {"nvidia_driver_branch": asked}, healthy(), PARTS)
+    assert bool(pinned.issues) is against
+    assert pinned.values["nvidia_driver_branch"] == "580-server"
 
 
 def test_a_package_of_another_architecture_is_looked_for_by_its_bare_name():
     version = "580.142-0ubuntu0.24.04.1"
     text = LOCK.replace("packages: {libnvidia", f'packages: {{"libnvidia-compute-580:i386": {version}, libnvidia')
-    held = hold(parse(text).for_host("gpu01"), {}, healthy(), PARTS)
-    assert not_offered(held, healthy(), "driver", {"libnvidia-compute-580": {version}}, []) is None
-    gone = not_offered(held, healthy(), "driver", {"libnvidia-compute-580": {"580.159-0ubuntu0.24.04.1"}}, [])
+    pinned = pin(parse(text).for_host("gpu01"), {}, healthy(), PARTS)
+    assert not_available(pinned, healthy(), "driver", {"libnvidia-compute-580": {version}}, []) is None
+    gone = not_available(pinned, healthy(), "driver", {"libnvidia-compute-580": {"580.159-0ubuntu0.24.04.1"}}, [])
     assert gone and "libnvidia-compute-580:i386" in gone.because[-1]
 
 
 def test_a_lock_for_another_ubuntu_is_refused():
-    held = hold(parse(LOCK).for_host("gpu01"), {}, changed(healthy(), {"host/os": {"version_id": "22.04"}}), PARTS)
-    assert [issue.code for issue in held.issues] == ["lock.other_system"] and not held.pins
+    pinned = pin(parse(LOCK).for_host("gpu01"), {}, changed(healthy(), {"host/os": {"version_id": "22.04"}}), PARTS)
+    assert [issue.code for issue in pinned.issues] == ["lock.other_system"] and not pinned.pins
 
 
 def test_a_new_host_is_like_the_group_with_its_cards():
@@ -226,19 +226,19 @@ def test_a_new_host_is_like_the_group_with_its_cards():
 # --- plans ----------------------------------------------------------------------------------------------------------------
 
 NEWER = {
-    name: [*archive_rows, *OFFERS["noble"].packages.get(name, [])]
+    name: [*archive_rows, *CANDIDATES["noble"].packages.get(name, [])]
     for name, archive_rows in {
         c.name: [c] for c in [*archive("580", "580.159"), *signed("580", "580.159", "6.8.0-48-generic")]
     }.items()
 }
-BOTH = Offer({**OFFERS["noble"].packages, **NEWER})
-ONLY_NEW = Offer({**OFFERS["noble"].packages, **{name: rows[:1] for name, rows in NEWER.items()}})
+BOTH = Candidates({**CANDIDATES["noble"].packages, **NEWER})
+ONLY_NEW = Candidates({**CANDIDATES["noble"].packages, **{name: rows[:1] for name, rows in NEWER.items()}})
 
 
-def plan(tmp_path, facts, offer=OFFERS["noble"], name="gpu01", lock=None, **wish):
+def plan(tmp_path, facts, available=CANDIDATES["noble"], name="gpu01", lock=None, **config):
     save(lock or lock_of_hosts({"gpu01": healthy()}), tmp_path / NAME)
-    call = FakeHost(offer, {**CHANGES, "changes": []})
-    made = plan_from_facts(name, facts, call, {**wish, "inventory_dir": str(tmp_path)})
+    call = FakeHost(available, {**CHANGES, "changes": []})
+    made = plan_from_facts(name, facts, call, {**config, "inventory_dir": str(tmp_path)})
     return made, call
 
 
@@ -327,15 +327,15 @@ def test_a_host_like_no_group_is_planned_without_the_lock_and_that_is_said(tmp_p
 def test_a_lock_that_cannot_be_read_is_an_error_of_usage(tmp_path):
     (tmp_path / NAME).write_text("schema: [")
     with pytest.raises(LockError):
-        plan_from_facts("gpu01", healthy(), FakeHost(OFFERS["noble"], CHANGES), {"inventory_dir": str(tmp_path)})
+        plan_from_facts("gpu01", healthy(), FakeHost(CANDIDATES["noble"], CHANGES), {"inventory_dir": str(tmp_path)})
 
 
 def test_what_is_offered_elsewhere_counts(tmp_path):
     lock = lock_of_hosts({"gpu01": healthy()})
     group = next(iter(lock.groups))
-    held = hold(HostLock("gpu09", group, lock.groups[group], LockedHost(group=group), False), {}, bare(), PARTS)
+    pinned = pin(HostLock("gpu09", group, lock.groups[group], LockedHost(group=group), False), {}, bare(), PARTS)
     there = {name: {version} for name, version in lock.groups[group].packages.items()}
-    assert not_offered(held, bare(), "driver", there, ()) is None
+    assert not_available(pinned, bare(), "driver", there, ()) is None
     there.pop("nvidia-utils-580")
-    issue = not_offered(held, bare(), "driver", there, ["archive.test: no route"])
+    issue = not_available(pinned, bare(), "driver", there, ["archive.test: no route"])
     assert issue.because[0] == "archive.test: no route" and "none is offered" in issue.because[-1]

@@ -33,7 +33,7 @@ from provision.mirror.serve import address, server
 from provision.mirror.store import Store, here
 from provision.parts.desired import Desired
 from provision.planning import plan_from_facts
-from tests.unit.candidates import OFFERS
+from tests.unit.candidates import CANDIDATES
 from tests.unit.hosts import host
 from tests.unit.test_planning import CHANGES, DEFAULTS, FakeHost
 
@@ -119,15 +119,15 @@ def test_repositories_keep_their_paths_and_those_of_a_variable_go_before():
 
 
 def test_conda_takes_the_mirror_where_nothing_else_is_said():
-    wish = Desired({"gpu_mirror_url": "http://m/gpu", "miniconda_pip_index_url": "http://own/simple"}).conda
-    assert wish.installer_url == "http://m/gpu/conda/installers/"
-    assert (wish.channel_alias, wish.pip_index_url) == ("http://m/gpu/conda", "http://own/simple")
+    config = Desired({"gpu_mirror_url": "http://m/gpu", "miniconda_pip_index_url": "http://own/simple"}).conda
+    assert config.installer_url == "http://m/gpu/conda/installers/"
+    assert (config.channel_alias, config.pip_index_url) == ("http://m/gpu/conda", "http://own/simple")
     own = Desired({"gpu_mirror_url": "http://m/gpu", "miniconda_installer_file": "/srv/x.sh"}).conda
     assert not own.installer_url
 
 
 def planned(facts, **values):
-    call = FakeHost(OFFERS["noble"], CHANGES)
+    call = FakeHost(CANDIDATES["noble"], CHANGES)
     return plan_from_facts("gpu01", facts, call, {**DEFAULTS, **values}), call
 
 

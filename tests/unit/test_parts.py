@@ -22,13 +22,13 @@ from provision.lock.model import LockError, dump, parse
 from provision.parts import checks, registry
 from provision.parts.apt import AptPart, PartPlan
 from provision.parts.base import Difference, Headline, Part, headline
-from provision.parts.candidates import Candidate, Offer
+from provision.parts.candidates import Candidate, Candidates
 from provision.parts.check import check, failed, passed
-from provision.parts.decision import Notes
+from provision.parts.decision import BaseDecision
 from provision.parts.desired import Desired
 from provision.parts.locked import Locked, Versions
 from provision.parts.plan import Reboot, Step
-from provision.planning import plan_from_facts, standing
+from provision.planning import plan_from_facts, plan_without_apt
 from provision.planning.verification import expect_of
 from tests.unit.fleethosts import healthy
 from tests.unit.test_planning import CHANGES, FakeHost
@@ -43,7 +43,7 @@ class Target:
     names: tuple = (NAME,)
 
 
-class ExporterDecision(Notes):
+class ExporterDecision(BaseDecision):
     target = None
 
 
@@ -82,10 +82,10 @@ class Exporter(Part[ExporterDecision, LockedExporter]):
         decision, wanted = ExporterDecision(), self.config(host.desired).version
         if not wanted or installed(host.facts) == wanted:
             decision.target = Target({}) if wanted else None
-        elif "ubuntu" not in host.offers:
+        elif "ubuntu" not in host.candidates:
             decision.ask = "ubuntu"
         else:
-            decision.target = Target({NAME: host.offers["ubuntu"].packages[NAME][0].version})
+            decision.target = Target({NAME: host.candidates["ubuntu"].packages[NAME][0].version})
             decision.reason("exporter", wanted, "asked for")
         return decision
 
@@ -156,10 +156,10 @@ def with_lock(tmp_path, version="1.2"):
 
 
 def offered(version):
-    offer = Offer({})
-    offer.packages[NAME] = [Candidate(NAME, f"{version}-1", uri="http://archive.test/ubuntu/")]
+    available = Candidates({})
+    available.packages[NAME] = [Candidate(NAME, f"{version}-1", uri="http://archive.test/ubuntu/")]
     change = {"action": "install", "name": NAME, "version": f"{version}-1", "from_version": None}
-    return FakeHost(offer, {**CHANGES, "changes": [change]})
+    return FakeHost(available, {**CHANGES, "changes": [change]})
 
 
 def test_it_is_planned():
@@ -169,7 +169,7 @@ def test_it_is_planned():
     assert [(p.name, p.part, p.group) for p in plan.packages] == [(NAME, "exporter", "exporter")]
     assert plan.summary.endswith("exporter 1.2")
     assert plan.reboot.because == ["the exporter asks for one"], "the driver's that needs none does not hide it"
-    assert standing("gpu01", healthy(), VALUES, load_catalog())[1] == ["exporter"]
+    assert plan_without_apt("gpu01", healthy(), VALUES, load_catalog())[1] == ["exporter"]
     assert plan_from_facts("gpu01", healthy(), offered("1.2"), VALUES, parts=["driver"]).status == "converged"
     there = plan_from_facts("gpu01", having("1.2"), offered("1.2"), VALUES)
     assert [step.id for step in there.steps] == ["sources"], "unattended-upgrades is to leave it alone"
@@ -221,7 +221,7 @@ def test_what_a_part_that_waits_for_apt_has_in_our_files_is_no_step():
     facts = having("1.2")
     facts.own_files[apt_files.UNATTENDED] = apt_files.sha256(apt_files.render_unattended(patterns))
     facts.apt.blacklist[:] = patterns
-    plan, asking = standing("gpu01", facts, {**VALUES, "nvidia_driver_update": True}, load_catalog())
+    plan, asking = plan_without_apt("gpu01", facts, {**VALUES, "nvidia_driver_update": True}, load_catalog())
     assert (asking, plan.steps) == (["driver"], [])
 
 

@@ -57,9 +57,9 @@ ENVIRONMENT = {
 
 
 def planned(case):
-    wish, facts, driver = given(case)
-    decision = resolve_conda(wish, facts, load_catalog(), driver)
-    return decision, *conda_spec(wish, facts, decision)
+    config, facts, driver = given(case)
+    decision = resolve_conda(config, facts, load_catalog(), driver)
+    return decision, *conda_spec(config, facts, decision)
 
 
 def case_named(start):
@@ -184,10 +184,10 @@ def test_the_interpreters_of_environments_that_are_asked_for_are_judged_by_thems
 
 
 def test_verify_holds_a_host_to_an_installation_that_the_plan_refuses():
-    wish, facts, driver = given(case_named("a partial one is refused"))
-    decision = resolve_conda(wish, facts, load_catalog(), driver)
+    config, facts, driver = given(case_named("a partial one is refused"))
+    decision = resolve_conda(config, facts, load_catalog(), driver)
     assert decision.blockers
-    assert conda_expectation(wish, decision).prefixes == [PrefixExpect(path="/opt/miniconda3", channels=None)]
+    assert conda_expectation(config, decision).prefixes == [PrefixExpect(path="/opt/miniconda3", channels=None)]
 
 
 def test_what_is_decided_for_two_users_alike_is_told_once():

@@ -13,7 +13,7 @@ from provision.facts import Shells
 from provision.parts.cuda.files import wanted_files
 from provision.parts.cuda.plan import plan_cuda
 from provision.parts.decision import Decision
-from tests.unit.cudahosts import case_host, case_offer, case_wish, resolved
+from tests.unit.cudahosts import case_candidates, case_config, case_host, resolved
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/plan_cuda.yml").read_text())
 MODULES = "/etc/environment-modules/modules"
@@ -70,10 +70,10 @@ def settled(case):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_plan_cuda(case):
-    facts, wish, expect = settled(case), case_wish(case), case["expect"]
-    decision = resolved(wish, facts, case_offer(case), Decision())
+    facts, config, expect = settled(case), case_config(case), case["expect"]
+    decision = resolved(config, facts, case_candidates(case), Decision())
     assert not decision.blockers
-    plan = plan_cuda(wish, facts, decision, None)
+    plan = plan_cuda(config, facts, decision, None)
     assert [step.title for step in plan.steps if step.id != "hold"] == expect["steps"]
     said = " ".join([*(step.because for step in plan.steps), *(d for step in plan.steps for d in step.details)])
     said += " ".join(f"{reason.what} {reason.value} {reason.because}" for reason in decision.reasons)

@@ -9,11 +9,11 @@ import yaml
 
 from provision.catalog import load_catalog
 from provision.parts.apt import AptPart, combine
-from provision.parts.decision import DriverWish
+from provision.parts.decision import DriverConfig
 from provision.parts.driver.plan import plan_driver
 from provision.parts.driver.resolve import resolve_driver
 from tests.unit import ownfiles
-from tests.unit.candidates import CUDA_URI, OFFERS
+from tests.unit.candidates import CANDIDATES, CUDA_URI
 from tests.unit.hosts import host
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/plan.yml").read_text())
@@ -59,13 +59,13 @@ def facts_of(case):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_plan(case):
-    facts, wish = facts_of(case), DriverWish(**case.get("wish", {}))
-    offers = {channel: OFFERS[name] for channel, name in case.get("offers", {}).items()}
-    decision = resolve_driver(wish, facts, load_catalog(), offers, date(2026, 11, 28))
+    facts, config = facts_of(case), DriverConfig(**case.get("wish", {}))
+    candidates = {channel: CANDIDATES[name] for channel, name in case.get("offers", {}).items()}
+    decision = resolve_driver(config, facts, load_catalog(), candidates, date(2026, 11, 28))
     assert decision.target, decision
     source = {"name": "cuda", "uris": CUDA_URI, "suites": "/", "components": ""} if case.get("source") else None
-    plan = plan_driver(wish, facts, decision, source)
-    apt, configure = combine([plan.apt], facts, plan.steps, wish.lock_timeout)
+    plan = plan_driver(config, facts, decision, source)
+    apt, configure = combine([plan.apt], facts, plan.steps, config.lock_timeout)
     spec, reboot, steps = plan.spec, plan.reboot, [*([configure] if configure else []), *plan.steps]
     expect = dict(case["expect"])
     if "steps" in expect:
@@ -97,9 +97,9 @@ def test_plan(case):
 def test_what_is_written_is_what_a_converged_host_has():
     """The texts of own_files.yml, to the letter: what a first apply writes."""
     case = {"host": {"gpus": ["A100"]}, "wish": {"branch": "580-server"}}
-    facts, wish = facts_of(case), DriverWish(**case["wish"])
-    decision = resolve_driver(wish, facts, load_catalog(), {"ubuntu": OFFERS["noble"]}, date(2026, 11, 28))
-    plan = plan_driver(wish, facts, decision, None, nvidia_source=True)
+    facts, config = facts_of(case), DriverConfig(**case["wish"])
+    decision = resolve_driver(config, facts, load_catalog(), {"ubuntu": CANDIDATES["noble"]}, date(2026, 11, 28))
+    plan = plan_driver(config, facts, decision, None, nvidia_source=True)
     written = {file["path"]: file["content"] for file in plan.spec["boot"]["files"]}
     assert written == dict(ownfiles.FILES[name] for name in ("modprobe", "persistence"))
     assert plan.apt.unattended == ownfiles.UNATTENDED_PATTERNS

@@ -10,11 +10,11 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from provision.errors import HostFailedError, RefusedError, UnreachableError, UsageError
 from provision.lib.findings import Check
-from provision.parts.candidates import Offer
+from provision.parts.candidates import Candidates
 from provision.planning import failed_plan, plan_from_facts
-from provision.planning.verification import Look, select
-from tests.unit.candidates import CUDA_URI, OFFERS
-from tests.unit.cudacandidates import OFFERS as CUDA_OFFERS
+from provision.planning.verification import CheckSelection, select
+from tests.unit.candidates import CANDIDATES, CUDA_URI
+from tests.unit.cudacandidates import CANDIDATES as CUDA_CANDIDATES
 from tests.unit.cudahosts import real_rows
 from tests.unit.hosts import host
 
@@ -22,21 +22,21 @@ ROLES = Path(__file__).parents[2] / "roles"
 DEFAULTS = {"nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
 
 
-def rows(offer):
+def rows(available):
     return {
         name: [
             {"version": c.version, "depends": c.depends, "provides": c.provides, "uri": c.uri, "origin": c.origin}
             for c in candidates
         ]
-        for name, candidates in offer.packages.items()
+        for name, candidates in available.packages.items()
     }
 
 
 class FakeHost:
     """Answers as aptquery does and keeps what it was asked."""
 
-    def __init__(self, offer, simulation, errors=()):
-        self.offer, self.simulation, self.errors = offer, simulation, list(errors)
+    def __init__(self, available, simulation, errors=()):
+        self.available, self.simulation, self.errors = available, simulation, list(errors)
         self.asked, self.args = [], {}
 
     def __call__(self, program, args):
@@ -44,7 +44,7 @@ class FakeHost:
         self.asked.append(args["op"])
         self.args[args["op"]] = args
         if args["op"] == "offer":
-            return {"workdir": "/tmp/w", "packages": rows(self.offer), "refreshed": True, "errors": self.errors}
+            return {"workdir": "/tmp/w", "packages": rows(self.available), "refreshed": True, "errors": self.errors}
         return self.simulation if args["op"] == "simulate" else {"removed": 1}
 
 
@@ -66,7 +66,7 @@ CHANGES = {
 
 
 def test_a_changing_host_is_asked_twice_and_nothing_is_left_there():
-    call = FakeHost(OFFERS["noble"], CHANGES)
+    call = FakeHost(CANDIDATES["noble"], CHANGES)
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
     assert call.asked == ["offer", "simulate"], "the simulation takes the private folder over and removes it"
     assert (plan.status, plan.download_bytes, [p.name for p in plan.packages]) == (
@@ -81,28 +81,30 @@ def test_a_changing_host_is_asked_twice_and_nothing_is_left_there():
     [("ppa", "ppa", "580.159.04-0ubuntu0~gpu24.04.1"), ("ubuntu", "mirrored-ppa", "580.142-0ubuntu0.24.04.1")],
 )
 def test_what_a_ppa_has_is_no_package_of_the_archive(channel, offered, version):
-    call = FakeHost(OFFERS[offered], CHANGES)
-    wish = {"nvidia_driver_branch": "580", "nvidia_driver_channel": channel, "nvidia_driver_build": "dkms"}
+    call = FakeHost(CANDIDATES[offered], CHANGES)
+    config = {"nvidia_driver_branch": "580", "nvidia_driver_channel": channel, "nvidia_driver_build": "dkms"}
     if channel == "ppa":
-        wish |= {"nvidia_driver_ppa_key": "https://mirror.test/k", "nvidia_driver_ppa_key_fingerprint": "AB" * 20}
-    plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, wish)
+        config |= {"nvidia_driver_ppa_key": "https://mirror.test/k", "nvidia_driver_ppa_key_fingerprint": "AB" * 20}
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, config)
     assert f"nvidia-dkms-580-open={version}" in plan.spec["apt"]["install"]
 
 
 @pytest.mark.parametrize(
-    ("mirrored", "wish", "status"),
+    ("mirrored", "config", "status"),
     [
         (CUDA_URI, {}, "changes"),
         ("http://mirror.test/cuda", {"nvidia_driver_repo_url": "http://mirror.test/cuda/"}, "changes"),
         ("http://other.test/cuda", {"nvidia_driver_repo_url": "http://mirror.test/cuda/"}, "blocked"),
     ],
 )
-def test_what_the_named_mirror_has_counts_and_nothing_else(mirrored, wish, status):
-    offer = Offer({n: [replace(c, uri=mirrored) for c in found] for n, found in OFFERS["cuda"].packages.items()})
-    wish = {"nvidia_driver_channel": "cuda", "nvidia_driver_branch": "595", **wish}
-    if "nvidia_driver_repo_url" in wish:
-        wish |= {"nvidia_driver_repo_key": "https://mirror.test/k", "nvidia_driver_repo_key_fingerprint": "AB" * 20}
-    plan = plan_from_facts("gpu01", host(["RTX 4090"]), FakeHost(offer, {**CHANGES, "changes": []}), wish)
+def test_what_the_named_mirror_has_counts_and_nothing_else(mirrored, config, status):
+    available = Candidates(
+        {n: [replace(c, uri=mirrored) for c in found] for n, found in CANDIDATES["cuda"].packages.items()}
+    )
+    config = {"nvidia_driver_channel": "cuda", "nvidia_driver_branch": "595", **config}
+    if "nvidia_driver_repo_url" in config:
+        config |= {"nvidia_driver_repo_key": "https://mirror.test/k", "nvidia_driver_repo_key_fingerprint": "AB" * 20}
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), FakeHost(available, {**CHANGES, "changes": []}), config)
     assert plan.status == status, plan.blockers
 
 
@@ -110,13 +112,13 @@ def test_a_question_names_what_its_sources_may_have_and_what_is_held():
     def wanted(name, call):
         return any(re.fullmatch(pattern, name) for pattern in call.args["offer"]["patterns"])
 
-    call = FakeHost(OFFERS["noble"], CHANGES)
+    call = FakeHost(CANDIDATES["noble"], CHANGES)
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
     assert wanted("libnvidia-compute-580", call) and not wanted("cuda-nvcc-12-4", call)
     asked = {item.split("=")[0] for item in plan.spec["apt"]["install"]}
     assert asked and asked <= set(call.args["simulate"]["unhold"])
-    offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
-    call = FakeHost(offer, CHANGES)
+    available = Candidates({**CANDIDATES["noble"].packages, **CUDA_CANDIDATES["jammy"].packages})
+    call = FakeHost(available, CHANGES)
     facts = host(["RTX 4090"], host={"os": {"version_id": "22.04"}})
     plan_from_facts("gpu01", facts, call, {**DEFAULTS, "cuda_toolkit_versions": ["12.4"]})
     assert wanted("libnvidia-compute-580", call) and wanted("cuda-nvcc-12-4", call)
@@ -129,7 +131,7 @@ def test_only_what_is_installed_can_stay_behind(status, blocked):
     there = host(["RTX 4090"])
     packages = {**there.packages, **type(there).model_validate({"packages": row}).packages}
     there = there.model_copy(update={"packages": packages})
-    plan = plan_from_facts("gpu01", there, FakeHost(OFFERS["noble"], CHANGES), DEFAULTS)
+    plan = plan_from_facts("gpu01", there, FakeHost(CANDIDATES["noble"], CHANGES), DEFAULTS)
     assert (plan.status == "blocked") is blocked, plan.blockers
 
 
@@ -166,18 +168,18 @@ def test_a_check_that_is_left_out_is_judged_where_it_is_asked_for_by_name(values
         Check(code="driver.loaded", level="warning", message="m"),
         Check(code="gpu.ecc", level="pass", message="m"),
     ]
-    assert {check.code: check.level for check in select(found, values, Look(only=only))} == levels
+    assert {check.code: check.level for check in select(found, values, CheckSelection(only=only))} == levels
 
 
 def test_a_host_that_has_it_all_is_not_asked():
-    call = FakeHost(OFFERS["noble"], CHANGES)
+    call = FakeHost(CANDIDATES["noble"], CHANGES)
     plan = plan_from_facts("gpu01", host(["RTX 4090"], "580 580.142 open signed"), call, DEFAULTS)
     assert call.asked == []
     assert not plan.packages
 
 
 def test_a_refusal_cleans_up():
-    call = FakeHost(OFFERS["noble"], CHANGES)
+    call = FakeHost(CANDIDATES["noble"], CHANGES)
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, {**DEFAULTS, "nvidia_driver_branch": "590"})
     assert call.asked == ["offer", "cleanup"]
     assert plan.status == "blocked" and plan.blockers[0].host == "gpu01"
@@ -185,7 +187,7 @@ def test_a_refusal_cleans_up():
 
 def test_a_repository_that_cannot_be_read_is_the_reason_that_is_told_first():
     unmet = {"ok": False, "error": "the packages cannot be installed together\ndkms is not installable", "changes": []}
-    call = FakeHost(OFFERS["noble"], unmet, ["archive.test: Could not resolve host"])
+    call = FakeHost(CANDIDATES["noble"], unmet, ["archive.test: Could not resolve host"])
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
     issue = plan.blockers[0]
     assert issue.because[0] == "archive.test: Could not resolve host"
@@ -195,27 +197,27 @@ def test_a_repository_that_cannot_be_read_is_the_reason_that_is_told_first():
 
 def test_what_apt_would_do_beyond_the_plan_is_refused():
     foreign = {"action": "remove", "name": "linux-image-generic", "version": None, "from_version": "6.8.0-48.48"}
-    call = FakeHost(OFFERS["noble"], {**CHANGES, "changes": [*CHANGES["changes"], foreign]})
+    call = FakeHost(CANDIDATES["noble"], {**CHANGES, "changes": [*CHANGES["changes"], foreign]})
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
     assert plan.status == "blocked"
     assert any("linux-image-generic" in issue.message and issue.because for issue in plan.blockers)
 
 
 def test_a_repository_without_a_known_key_is_not_trusted():
-    call = FakeHost(OFFERS["cuda"], CHANGES)
+    call = FakeHost(CANDIDATES["cuda"], CHANGES)
     resolute = host(["RTX 4090"], host={"os": {"id": "ubuntu", "version_id": "26.04", "codename": "resolute"}})
-    wish = {"nvidia_driver_branch": "595", "nvidia_driver_channel": "cuda"}
+    config = {"nvidia_driver_branch": "595", "nvidia_driver_channel": "cuda"}
     with pytest.raises(RefusedError) as refused:
-        plan_from_facts("gpu01", resolute, call, wish)
+        plan_from_facts("gpu01", resolute, call, config)
     assert refused.value.issue.code == "apt.key_unknown"
     assert "nvidia_driver_repo_key_fingerprint" in (refused.value.issue.hint or "")
     assert call.asked == []
-    wish["nvidia_driver_repo_key_fingerprint"] = "AB" * 20
+    config["nvidia_driver_repo_key_fingerprint"] = "AB" * 20
     with pytest.raises(RefusedError):
         # a fingerprint, and no key that could have it
-        plan_from_facts("gpu01", resolute, call, wish)
-    wish["nvidia_driver_repo_key"] = "https://mirror.test/key.asc"
-    plan_from_facts("gpu01", resolute, call, wish)
+        plan_from_facts("gpu01", resolute, call, config)
+    config["nvidia_driver_repo_key"] = "https://mirror.test/key.asc"
+    plan_from_facts("gpu01", resolute, call, config)
     assert call.asked[0] == "offer"
 
 
@@ -241,8 +243,8 @@ def test_what_goes_before_the_transaction_is_no_part_of_its_expectation():
             "from_version": "595.71.05-1ubuntu1",
         },
     ]
-    wish = {"nvidia_driver_branch": "620", "nvidia_driver_channel": "cuda"}
-    plan = plan_from_facts("gpu01", there, FakeHost(OFFERS["cuda"], {**CHANGES, "changes": changes}), wish)
+    config = {"nvidia_driver_branch": "620", "nvidia_driver_channel": "cuda"}
+    plan = plan_from_facts("gpu01", there, FakeHost(CANDIDATES["cuda"], {**CHANGES, "changes": changes}), config)
     assert plan.spec["apt"]["before"]["remove"] == ["nvidia-driver-pinning-595"]
     assert plan.spec["apt"]["expect"] == [changes[-1]]
 
@@ -269,7 +271,7 @@ CUDA_13 = {
 
 
 def test_toolkits_that_are_there_need_no_repository():
-    call = FakeHost(OFFERS["cuda"], CHANGES)
+    call = FakeHost(CANDIDATES["cuda"], CHANGES)
     plan = plan_from_facts("gpu01", with_cuda(), call, CUDA_13)
     assert call.asked == []
     assert plan.status == "changes", plan.blockers
@@ -279,10 +281,10 @@ def test_toolkits_that_are_there_need_no_repository():
 
 
 def test_driver_and_toolkits_are_asked_for_in_one_question():
-    offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
-    call = FakeHost(offer, CHANGES)
-    wish = {"cuda_toolkit_versions": ["12.4"], "nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
-    plan = plan_from_facts("gpu01", host(["RTX 4090"], host={"os": {"version_id": "22.04"}}), call, wish)
+    available = Candidates({**CANDIDATES["noble"].packages, **CUDA_CANDIDATES["jammy"].packages})
+    call = FakeHost(available, CHANGES)
+    config = {"cuda_toolkit_versions": ["12.4"], "nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
+    plan = plan_from_facts("gpu01", host(["RTX 4090"], host={"os": {"version_id": "22.04"}}), call, config)
     assert plan.status == "changes", plan.blockers
     assert call.asked == ["offer", "simulate"]
     asked = {item.split("=")[0] for item in plan.spec["apt"]["install"]}
@@ -291,16 +293,16 @@ def test_driver_and_toolkits_are_asked_for_in_one_question():
 
 
 def test_a_plan_for_the_toolkits_alone_leaves_the_driver_alone():
-    plan = plan_from_facts("gpu01", with_cuda("hi"), FakeHost(OFFERS["cuda"], CHANGES), CUDA_13, parts=["cuda"])
+    plan = plan_from_facts("gpu01", with_cuda("hi"), FakeHost(CANDIDATES["cuda"], CHANGES), CUDA_13, parts=["cuda"])
     assert plan.spec["roles"] == ["cuda_toolkit"]
     assert {step.part for step in plan.steps} == {"apt", "cuda"}
     assert not any(reason.what == "driver" for reason in plan.decisions)
 
 
 def test_a_driver_that_a_toolkit_drags_along_is_refused():
-    offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
+    available = Candidates({**CANDIDATES["noble"].packages, **CUDA_CANDIDATES["jammy"].packages})
     driver = {"action": "install", "name": "nvidia-driver-590", "version": "590.48.01-1ubuntu1", "from_version": None}
-    call = FakeHost(offer, {**CHANGES, "changes": [driver]})
+    call = FakeHost(available, {**CHANGES, "changes": [driver]})
     ours = host(["RTX 4090"], "580 580.142 open signed", host={"os": {"version_id": "22.04"}})
     plan = plan_from_facts("gpu01", ours, call, {"cuda_toolkit_versions": ["12.4"]})
     assert [issue.code for issue in plan.blockers] == ["apt.drags_driver"]
@@ -322,13 +324,13 @@ def as_written(facts, configure):
 
 
 def test_roles_in_plays_of_their_own_do_not_write_over_each_other():
-    offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
+    available = Candidates({**CANDIDATES["noble"].packages, **CUDA_CANDIDATES["jammy"].packages})
     facts = host(["RTX 4090"], "580 580.142 open signed", host={"os": {"version_id": "22.04"}})
-    wish = {"cuda_toolkit_versions": ["12.4"], "nvidia_driver_channel": "ubuntu"}
+    config = {"cuda_toolkit_versions": ["12.4"], "nvidia_driver_channel": "ubuntu"}
     empty = {**CHANGES, "changes": []}
 
     def configure(now, parts):
-        plan = plan_from_facts("gpu01", now, FakeHost(offer, empty), wish, parts=parts)
+        plan = plan_from_facts("gpu01", now, FakeHost(available, empty), config, parts=parts)
         assert not plan.blockers
         return (plan.spec["apt"] or {}).get("configure")
 
@@ -354,7 +356,7 @@ def test_a_role_that_is_planned_for_lets_its_own_go():
     plan = plan_from_facts(
         "gpu01",
         with_cuda("hi", **held),
-        FakeHost(OFFERS["cuda"], CHANGES),
+        FakeHost(CANDIDATES["cuda"], CHANGES),
         {**CUDA_13, "cuda_toolkit_hold": False},
         parts=["cuda"],
     )
@@ -371,9 +373,9 @@ SITES = {
 @pytest.mark.parametrize("values", SITES.values(), ids=SITES)
 @pytest.mark.parametrize("gpus", [["RTX 4090"], []], ids=["a GPU", "no GPU"])
 def test_what_the_tasks_of_a_role_read_is_in_every_plan(values, gpus):
-    offer = Offer({**OFFERS["noble"].packages, **CUDA_OFFERS["jammy"].packages})
+    available = Candidates({**CANDIDATES["noble"].packages, **CUDA_CANDIDATES["jammy"].packages})
     facts = host(gpus, host={"os": {"version_id": "22.04"}})
-    plan = plan_from_facts("gpu01", facts, FakeHost(offer, {**CHANGES, "changes": []}), values)
+    plan = plan_from_facts("gpu01", facts, FakeHost(available, {**CHANGES, "changes": []}), values)
     assert not plan.blockers
     for role, spec in plan.spec["parts"].items():
         read = set(re.findall(r"__\w+\.spec((?:\.\w+)+)", (ROLES / role / "tasks/main.yml").read_text()))
@@ -390,7 +392,12 @@ MIRROR = {"cuda_toolkit_repo_url": "http://mirror.test/cuda", "cuda_toolkit_repo
 
 def test_a_mirror_counts_for_both_roles_whichever_is_planned_for():
     facts = host(["RTX 4090"], host={"os": {"version_id": "22.04"}})
-    wish = {**MIRROR, "nvidia_driver_channel": "cuda", "nvidia_driver_branch": "595", "cuda_toolkit_versions": ["12.4"]}
+    config = {
+        **MIRROR,
+        "nvidia_driver_channel": "cuda",
+        "nvidia_driver_branch": "595",
+        "cuda_toolkit_versions": ["12.4"],
+    }
     for parts in (["driver"], ["cuda"], ["driver", "cuda"]):
         asked = []
 
@@ -398,18 +405,18 @@ def test_a_mirror_counts_for_both_roles_whichever_is_planned_for():
             asked.append(args)
             return {"workdir": "/tmp/w", "packages": {}, "refreshed": True, "errors": []}
 
-        plan_from_facts("gpu01", facts, call, wish, parts=parts)
+        plan_from_facts("gpu01", facts, call, config, parts=parts)
         assert {source["uris"] for source in asked[0]["sources"]} == {"http://mirror.test/cuda/"}, parts
 
 
 def test_two_roles_that_name_different_mirrors_are_told():
     facts = host(["RTX 4090"], host={"os": {"version_id": "22.04"}})
-    wish = {**MIRROR, "nvidia_driver_repo_url": "http://other.test/cuda", "cuda_toolkit_versions": ["12.4"]}
+    config = {**MIRROR, "nvidia_driver_repo_url": "http://other.test/cuda", "cuda_toolkit_versions": ["12.4"]}
     with pytest.raises(UsageError) as refused:
-        plan_from_facts("gpu01", facts, FakeHost(CUDA_OFFERS["jammy"], CHANGES), wish)
+        plan_from_facts("gpu01", facts, FakeHost(CUDA_CANDIDATES["jammy"], CHANGES), config)
     assert "nvidia_driver_repo_url and cuda_toolkit_repo_url" in refused.value.issue.message
-    wish["nvidia_driver_repo_url"] = "http://mirror.test/cuda/"
-    plan_from_facts("gpu01", facts, FakeHost(CUDA_OFFERS["jammy"], CHANGES), wish)
+    config["nvidia_driver_repo_url"] = "http://mirror.test/cuda/"
+    plan_from_facts("gpu01", facts, FakeHost(CUDA_CANDIDATES["jammy"], CHANGES), config)
 
 
 @pytest.mark.parametrize(
@@ -421,6 +428,6 @@ def test_two_roles_that_name_different_mirrors_are_told():
 )
 def test_a_file_that_cannot_be_read_is_no_sign_of_an_intruder(unreadable, words):
     facts = host(["H100"]).model_copy(update={"unreadable": unreadable})
-    plan = plan_from_facts("gpu01", facts, FakeHost(Offer(), CHANGES), {"nvidia_driver_manage": False})
+    plan = plan_from_facts("gpu01", facts, FakeHost(Candidates(), CHANGES), {"nvidia_driver_manage": False})
     (warning,) = [warning for warning in plan.warnings if warning.code == "host.unreadable"]
     assert words in warning.hint

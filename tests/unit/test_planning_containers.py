@@ -9,13 +9,13 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import sources a
 from provision.catalog import load_catalog
 from provision.facts import Facts
 from provision.inventory.repositories import Mirror, source_spec
-from provision.parts.candidates import Candidate, Offer
+from provision.parts.candidates import Candidate, Candidates
 from provision.parts.containers.packages import LEGACY_URIS, is_toolkit_uri
 from provision.planning import plan_from_facts
 from provision.render.plan import _of_step
-from tests.unit.containershosts import SET, URI, VERSIONS, archive_offer, case_host, toolkit_offer
+from tests.unit.containershosts import SET, URI, VERSIONS, archive_candidates, case_host, toolkit_candidates
 
-WISH = {"nvidia_driver_manage": False, "container_toolkit_runtimes": ["docker"]}
+CONFIG = {"nvidia_driver_manage": False, "container_toolkit_runtimes": ["docker"]}
 DOCKER = {"docker": {"engine": "/usr/bin/dockerd", "package": "docker.io", "version": "28.2.2"}, "cgroups": "v2"}
 CUDA_URI = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64"
 
@@ -23,8 +23,8 @@ CUDA_URI = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/
 class FakeHost:
     """Answers as aptquery does, and keeps what it was asked."""
 
-    def __init__(self, offer, changes=()):
-        self.offer, self.changes, self.asked = offer, list(changes), []
+    def __init__(self, available, changes=()):
+        self.available, self.changes, self.asked = available, list(changes), []
 
     def __call__(self, program, args):
         assert program == "apt.query"
@@ -32,7 +32,7 @@ class FakeHost:
         if args["op"] == "offer":
             rows = {
                 name: [{"version": c.version, "uri": c.uri, "also": list(c.also), "origin": c.origin} for c in found]
-                for name, found in self.offer.packages.items()
+                for name, found in self.available.packages.items()
             }
             return {"workdir": "/tmp/w", "packages": rows, "refreshed": True, "errors": []}
         answer = {"ok": True, "error": None, "download_bytes": 7, "disk_bytes": 9, "changes": self.changes}
@@ -48,14 +48,14 @@ def change(action, name, version=None, old=None):
 
 
 def everything(*more):
-    offer = Offer({**toolkit_offer(VERSIONS).packages, **archive_offer("24.04").packages})
+    available = Candidates({**toolkit_candidates(VERSIONS).packages, **archive_candidates("24.04").packages})
     for candidate in more:
-        offer.packages.setdefault(candidate.name, []).insert(0, candidate)
-    return offer
+        available.packages.setdefault(candidate.name, []).insert(0, candidate)
+    return available
 
 
-def planned(case, call, **wish):
-    return plan_from_facts("gpu01", case_host(case), call, {**WISH, **wish})
+def planned(case, call, **config):
+    return plan_from_facts("gpu01", case_host(case), call, {**CONFIG, **config})
 
 
 def test_the_toolkit_is_asked_for_once_simulated_and_in_the_spec():
@@ -87,13 +87,15 @@ def test_a_host_that_did_not_ask_is_not_asked():
 
 
 def test_a_plan_for_another_role_says_nothing_of_containers():
-    plan = plan_from_facts("gpu01", case_host({"containers": DOCKER}), FakeHost(everything()), WISH, parts=["cuda"])
+    plan = plan_from_facts("gpu01", case_host({"containers": DOCKER}), FakeHost(everything()), CONFIG, parts=["cuda"])
     assert plan.status == "converged" and not plan.decisions and not plan.warnings
 
 
 def test_the_same_version_in_two_repositories_counts_for_ours_whichever_apt_names_first():
     both = [Candidate(name, "1.20.0-1", uri=CUDA_URI, also=(URI,), origin="NVIDIA") for name in SET]
-    call = FakeHost(Offer({candidate.name: [candidate] for candidate in both}), [change("install", SET[0], "1.20.0-1")])
+    call = FakeHost(
+        Candidates({candidate.name: [candidate] for candidate in both}), [change("install", SET[0], "1.20.0-1")]
+    )
     assert planned({"containers": DOCKER}, call).spec["apt"]["install"]
 
 
@@ -123,8 +125,8 @@ def test_who_restarts_docker(policy, jobs, left):
         "toolkit": "1.20.0",
         "containers": {"docker": docker, "pending": {"docker": ["features.cdi"]}, "running": job},
     }
-    wish = {"container_toolkit_docker_cdi": "always", "container_toolkit_restart": policy}
-    plan = planned(case, FakeHost(everything()), **wish)
+    config = {"container_toolkit_docker_cdi": "always", "container_toolkit_restart": policy}
+    plan = planned(case, FakeHost(everything()), **config)
     (step,) = [step for step in plan.steps if step.id == "restart"]
     assert ("left to you" in step.title) is left
     assert step.details == ([f"{'would end' if left else 'ends'} job (docker, tiny)"] if jobs else [])
@@ -264,8 +266,8 @@ def test_a_mirror_is_taken_at_its_word():
         load_catalog(),
     )
     assert (spec["uris"], spec["key_url"]) == ("https://mirror.test/nct/", "https://mirror.test/nct/gpgkey")
-    offer = {name: [Candidate(name, "1.20.0-1", uri="https://mirror.test/nct")] for name in SET}
-    call = FakeHost(Offer(offer), [change("install", SET[0], "1.20.0-1")])
+    available = {name: [Candidate(name, "1.20.0-1", uri="https://mirror.test/nct")] for name in SET}
+    call = FakeHost(Candidates(available), [change("install", SET[0], "1.20.0-1")])
     plan = planned({"containers": DOCKER}, call, container_toolkit_repo_url="https://mirror.test/nct/")
     assert plan.spec["apt"]["install"], plan.blockers
     assert apt_sources.render(spec, signed_by=False).startswith("# written by")
@@ -297,7 +299,7 @@ def test_apt_names_every_repository_of_a_version():
             ],
         }
     }
-    found = apt_query.versions_offered(tables, [{"Package": "p", "Version": "1"}], {})
+    found = apt_query.available_versions(tables, [{"Package": "p", "Version": "1"}], {})
     assert (found["p"][0]["uri"], found["p"][0]["also"]) == (CUDA_URI, [URI])
     assert (found["p"][0]["size"], found["p"][0]["installed_size"]) == (0, 0), "a repository may leave sizes out"
 
@@ -323,12 +325,12 @@ def reload_warnings(case, **variables):
 @pytest.mark.parametrize(
     ("containers", "variables", "names"),
     [
-        (ROBBED, WISH, ["training"]),
-        (OWN_CGROUPS, WISH, []),
-        ({**ROBBED, "device_links_missing": []}, WISH, []),
-        ({**ROBBED, "running": [{**JOB, "gpu": False}]}, WISH, []),
+        (ROBBED, CONFIG, ["training"]),
+        (OWN_CGROUPS, CONFIG, []),
+        ({**ROBBED, "device_links_missing": []}, CONFIG, []),
+        ({**ROBBED, "running": [{**JOB, "gpu": False}]}, CONFIG, []),
         # podman's containers are systemd's whatever docker says.
-        ({**OWN_CGROUPS, "running": [{**JOB, "runtime": "podman"}]}, WISH, ["training"]),
+        ({**OWN_CGROUPS, "running": [{**JOB, "runtime": "podman"}]}, CONFIG, ["training"]),
         # A plan for the driver alone reloads too, where it writes a unit's file; without steps nothing does.
         (ROBBED, {"nvidia_driver_manage": True}, ["training"]),
         (ROBBED, {}, []),
@@ -345,12 +347,14 @@ def test_l3_whatever_reloads_names_the_containers_that_it_robs(containers, varia
 def test_l3_a_proxy_of_docker_reloads():
     """Its file is a unit's, among other steps that are no reload."""
     case = {"containers": ROBBED, "toolkit": "1.20.0"}
-    plan, told = reload_warnings(case, **WISH, container_toolkit_shm_size="8G", gpu_proxy_http="http://proxy.test:3128")
+    plan, told = reload_warnings(
+        case, **CONFIG, container_toolkit_shm_size="8G", gpu_proxy_http="http://proxy.test:3128"
+    )
     assert len({step.id for step in plan.steps}) > 1 and len(told) == 1, plan.warnings
 
 
 def test_l3_a_plan_that_does_not_reload_says_nothing():
     """A key of daemon.json is taken up without systemd."""
     case = {"containers": ROBBED, "toolkit": "1.20.0"}
-    plan, told = reload_warnings(case, **WISH, container_toolkit_shm_size="8G")
+    plan, told = reload_warnings(case, **CONFIG, container_toolkit_shm_size="8G")
     assert plan.status == "changes" and told == [], plan.warnings

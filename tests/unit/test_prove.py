@@ -23,7 +23,7 @@ from provision.parts.cuda import proofs as cuda_proofs
 from provision.parts.driver import proofs as driver_proofs
 from provision.parts.proof import Bounds, Measured
 from provision.parts.proofs import PROOFS, judge, judged
-from provision.planning.verification import Look, refuse_unknown
+from provision.planning.verification import CheckSelection, refuse_unknown
 from provision.remote import bundle
 from tests.unit.provecases import FIXTURES, card, outcome, proven, says
 
@@ -500,7 +500,7 @@ def test_which_library(login, plain, version, installed, status, words):
 
 @pytest.mark.parametrize(("number", "words"), [(22803, "2.28.3"), (2804, "2.8.4"), (21005, "2.10.5")])
 def test_versions_of_nccl(number, words):
-    assert nccl.version_words(number) == words
+    assert nccl.version_text(number) == words
 
 
 def test_shared_memory_that_nobody_maps_is_removed(tmp_path):
@@ -539,10 +539,10 @@ def test_every_check_that_can_run_has_its_name_in_the_list():
     args = {"toolkits": [{"version": "12.4", "path": "/x"}], "python": ["/x/python"]}
     assert {name.split("[")[0] for name, _ in proofs.Proof(args).plan()} <= set(proofs.NAMES)
     with pytest.raises(UsageError) as refused:
-        refuse_unknown(Look(only=("gpu.coumpute",)), ["apt.hold"])
+        refuse_unknown(CheckSelection(only=("gpu.coumpute",)), ["apt.hold"])
     assert refused.value.issue.hint == "did you mean gpu.compute?"
     # a host without toolkits: nothing to judge, no slip
-    refuse_unknown(Look(only=("cuda.compile",)), ["apt.hold"])
+    refuse_unknown(CheckSelection(only=("cuda.compile",)), ["apt.hold"])
 
 
 @pytest.mark.parametrize(

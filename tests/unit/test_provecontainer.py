@@ -13,8 +13,8 @@ from provision.catalog import load_catalog
 from provision.facts import Facts
 from provision.parts.containers import proofs as containers_proofs
 from provision.parts.containers.plan import containers_to_run
-from provision.parts.containers.resolve import ContainersWish
-from provision.planning.verification import Look
+from provision.parts.containers.resolve import ContainersConfig
+from provision.planning.verification import CheckSelection
 from tests.unit.provecases import proven
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers_run.yml").read_text())
@@ -66,12 +66,12 @@ def test_what_runs_is_what_the_inventory_asks_for():
     docker = {"engine": "/usr/bin/dockerd", "version": "28.3.0"}
     facts = Facts.model_validate({"containers": {"docker": docker}, "smi": {"gpus": [{"index": 0, "name": "H100"}]}})
     args = containers_to_run(
-        ContainersWish.from_vars({"container_toolkit_runtimes": ["docker", "podman"]}), facts, load_catalog()
+        ContainersConfig.from_vars({"container_toolkit_runtimes": ["docker", "podman"]}), facts, load_catalog()
     )
     assert args == {"docker": True, "docker_cdi": True, "podman": True, "image": "", "gpus": 1}
     names = [name for name, _ in prove_container.plan(args)]
     assert names == ["container.run[docker]", "container.run[docker-cdi]", "container.run[podman]"]
-    nothing = containers_to_run(ContainersWish(), facts, load_catalog())
+    nothing = containers_to_run(ContainersConfig(), facts, load_catalog())
     verdicts = proven({"containers": nothing, "only": ["container.run"]})
     assert [(v["id"], v["status"]) for v in verdicts] == [("container.run", "skip")]
 
@@ -80,4 +80,4 @@ def test_what_runs_is_what_the_inventory_asks_for():
     ("pattern", "runs"), [("container.run", True), ("container.*", True), ("container.shm", False)]
 )
 def test_a_look_at_containers_runs_something_only_where_it_may_mean_that(pattern, runs):
-    assert Look(only=(pattern,)).wants_to_run() is runs
+    assert CheckSelection(only=(pattern,)).wants_to_run() is runs

@@ -55,7 +55,7 @@ def test_a_crash_while_importing_is_no_shadow():
 
 
 def test_versions_of_cudnn():
-    assert [prove_framework.cudnn_words(number) for number in (91400, 8902, 90100)] == ["9.14.0", "8.9.2", "9.1.0"]
+    assert [prove_framework.cudnn_text(number) for number in (91400, 8902, 90100)] == ["9.14.0", "8.9.2", "9.1.0"]
 
 
 def test_libraries_are_read_from_maps(tmp_path):

@@ -68,8 +68,8 @@ def test_a_bound_of_the_users_own_takes_the_place_of_the_catalogs():
 def test_every_way_has_its_shares():
     for kind in ("allreduce", "peer"):
         shares = getattr(BANDWIDTH, kind)
-        assert set(shares) == set(links.WAYS)
-        warns = [shares[way].warn for way in links.WAYS]
+        assert set(shares) == set(links.LINK_TYPES)
+        warns = [shares[way].warn for way in links.LINK_TYPES]
         assert warns == sorted(warns, reverse=True), "farther is slower"
 
 
@@ -77,7 +77,7 @@ def test_nvidia_smi_says_the_same_as_nvml():
     recorded = json.loads((FIXTURES / "h200x4/scenes.json").read_text())
     survey = recorded["scenes"]["everything"]["answers"][0]["result"]
     told = read_topology((FIXTURES / "h200x4/topo.txt").read_text())
-    assert told == {(pair["a"], pair["b"]): links.word(pair) for pair in survey["pairs"]}
+    assert told == {(pair["a"], pair["b"]): links.topology_name(pair) for pair in survey["pairs"]}
     assert len(told) == 6
 
 

@@ -21,14 +21,14 @@ from provision.inventory import Host, variables
 from provision.inventory.proxy import HostProxy
 from provision.parts.apt import AptPart, combine
 from provision.planning import plan_from_facts
-from tests.unit.candidates import OFFERS
+from tests.unit.candidates import CANDIDATES
 from tests.unit.hosts import host
 from tests.unit.test_planning import CHANGES, FakeHost
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/proxy.yml").read_text())
 URL = "http://proxy.example.org:3128"
-WISH = {"gpu_proxy_http": URL, "gpu_proxy_no_proxy": [".corp"]}
-WANTED = HostProxy.from_vars(WISH)
+CONFIG = {"gpu_proxy_http": URL, "gpu_proxy_no_proxy": [".corp"]}
+WANTED = HostProxy.from_vars(CONFIG)
 DRIVER = {"nvidia_driver_branch": "580", "nvidia_driver_channel": "ubuntu"}
 
 
@@ -59,7 +59,7 @@ def test_wish(case):
     assert bool(text) == bool(proxy)
     assert text.splitlines()[1:] == case["apt"]
     if "words" in case:
-        assert proxy.words == case["words"]
+        assert proxy.address == case["words"]
 
 
 def test_the_wish_has_the_roles_variables_and_their_defaults():
@@ -78,9 +78,9 @@ def test_the_plan_asks_apt_through_it_and_carries_it_to_the_host():
 
     def call(program, args):
         asked.append(args)
-        return FakeHost(OFFERS["noble"], CHANGES)(program, args)
+        return FakeHost(CANDIDATES["noble"], CHANGES)(program, args)
 
-    plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, {**DRIVER, **WISH})
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, {**DRIVER, **CONFIG})
     assert plan.status == "changes"
     assert [args.get("environment") for args in asked] == [WANTED.environment, None]
     assert plan.spec["environment"] == plan.spec["apt"]["environment"] == WANTED.environment
@@ -89,7 +89,7 @@ def test_the_plan_asks_apt_through_it_and_carries_it_to_the_host():
 
 
 def test_without_it_nothing_is_sent():
-    call = FakeHost(OFFERS["noble"], CHANGES)
+    call = FakeHost(CANDIDATES["noble"], CHANGES)
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DRIVER)
     assert plan.spec["environment"] == plan.spec["apt"]["environment"] == {}
     assert plan.spec["apt"]["configure"]["proxy"] == ""
@@ -101,14 +101,14 @@ def test_it_alone_is_a_change_of_one_file_and_then_none(parts):
     facts = host(["RTX 4090"], "580 580.142 open signed")
     facts.own_files[apt_files.UNATTENDED] = "of a role that is not asked"
     values = {"nvidia_driver_manage": False}
-    call = FakeHost(OFFERS["noble"], CHANGES)
-    plan = plan_from_facts("gpu01", facts, call, {**values, **WISH}, parts=parts)
+    call = FakeHost(CANDIDATES["noble"], CHANGES)
+    plan = plan_from_facts("gpu01", facts, call, {**values, **CONFIG}, parts=parts)
     assert (plan.status, [step.id for step in plan.steps], call.asked) == ("changes", ["sources"], [])
     configure = plan.spec["apt"]["configure"]
     assert configure["unattended_blacklist"] is None and configure["preferences"] is None
     assert not plan.spec["apt"]["hold"] and not plan.spec["apt"]["release"]
     facts.own_files[apt_files.PROXY] = apt_files.sha256(configure["proxy"])
-    again = plan_from_facts("gpu01", facts, call, {**values, **WISH}, parts=parts)
+    again = plan_from_facts("gpu01", facts, call, {**values, **CONFIG}, parts=parts)
     assert (again.status, again.spec["apt"]) == ("converged", None)
     without = plan_from_facts("gpu01", facts, call, values, parts=parts)
     assert without.steps[0].details == [f"remove {apt_files.PROXY}"]
@@ -128,7 +128,7 @@ def test_a_repository_that_the_plan_adds_counts_before_and_after():
 
 
 def test_a_password_ends_the_plan_before_the_host_is_asked():
-    call = FakeHost(OFFERS["noble"], CHANGES)
+    call = FakeHost(CANDIDATES["noble"], CHANGES)
     with pytest.raises(UsageError) as refused:
         plan_from_facts("gpu01", host(["RTX 4090"]), call, {"gpu_proxy_http": "http://me:secret@p:1"})
     assert call.asked == [] and "secret" not in str(refused.value.issue.model_dump())

@@ -13,7 +13,7 @@ import pytest
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.facts import Facts
-from provision.layers.cuda import cuda_in_words, cuda_lines, cudnn_lines, nccl_lines
+from provision.layers.cuda import cuda_lines, cudnn_lines, describe_cuda, nccl_lines
 from provision.planning import plan_from_facts
 from provision.planning.verification import verify_host
 
@@ -69,7 +69,7 @@ def test_cuda_of_a_real_h100_machine(machine):
     """h100x1/printed.txt is what was printed on it in 2026-11; the tree beside it is what the probe read there."""
     tree = Facts.model_validate(probe_facts.collect(root=str(FIXTURES / machine / "root")))
     printed = words((FIXTURES / "h100x1/printed.txt").read_text())
-    assert cuda_in_words(tree) == "CUDA 13.0, cuDNN 9.14.0.64, NCCL 2.28.3"
+    assert describe_cuda(tree) == "CUDA 13.0, cuDNN 9.14.0.64, NCCL 2.28.3"
     for title, lines in (("CUDA", cuda_lines(tree)), ("cuDNN", cudnn_lines(tree)), ("NCCL", nccl_lines(tree))):
         assert f"{title} {words(' '.join(lines))} " in printed
     values = {"nvidia_driver_manage": False, "gpu_verify_run": False}

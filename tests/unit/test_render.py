@@ -14,7 +14,7 @@ from provision.lib.findings import Check
 from provision.parts.plan import HostPlan, PackageChange, Reason, Step
 from provision.render import Progress, Renderer, size
 from provision.render.results import folded
-from provision.render.text import hosts_in_words
+from provision.render.text import format_hosts
 
 LONG = "a reason that goes on for quite some time so that it has to be folded on every small terminal " * 2
 
@@ -239,7 +239,7 @@ def test_conclusion(codes, want):
     ],
 )
 def test_hosts_in_words(names, told):
-    assert hosts_in_words(names) == told
+    assert format_hosts(names) == told
 
 
 def test_forty_hosts_do_not_scroll_for_pages():

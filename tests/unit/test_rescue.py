@@ -11,7 +11,7 @@ from provision.facts import Facts, Package
 from provision.parts.plan import HostPlan, PackageChange
 from provision.rescue import rounds
 from provision.rescue.model import History, RescueStep, Round
-from provision.rescue.narrow import wishes
+from provision.rescue.narrow import narrowed
 from provision.rescue.orders import orders, paths_of, record
 from provision.rescue.rounds import Limits, next_level, next_round
 from provision.rescue.touched import configured, touched
@@ -19,7 +19,7 @@ from tests.unit.hosts import host
 
 CASES = Path(__file__).parents[1] / "cases"
 ROUNDS = yaml.safe_load((CASES / "rescue_rounds.yml").read_text())
-WISHES = yaml.safe_load((CASES / "rescue_narrow.yml").read_text())
+CONFIGS = yaml.safe_load((CASES / "rescue_narrow.yml").read_text())
 
 
 def finding(code, repairs, level="error", reboot=False):
@@ -91,7 +91,7 @@ def test_every_action_has_its_place():
 # ---- what a repair may change
 
 
-@pytest.mark.parametrize("case", WISHES, ids=[case["name"] for case in WISHES])
+@pytest.mark.parametrize("case", CONFIGS, ids=[case["name"] for case in CONFIGS])
 def test_wishes(case):
     facts = host(**case["host"])
     packages = dict(facts.packages)
@@ -116,9 +116,9 @@ def test_wishes(case):
         "nvidia_driver_channel": "auto",
         "cuda_toolkit_update": True,
     }
-    found = wishes({**defaults, **case.get("values", {})}, facts, steps)
-    assert all(wish["nvidia_driver_update"] is False and wish["cuda_toolkit_update"] is False for wish in found)
-    shown = [{key: wish.get(key) for key in case["expect"][0]} for wish in found]
+    found = narrowed({**defaults, **case.get("values", {})}, facts, steps)
+    assert all(config["nvidia_driver_update"] is False and config["cuda_toolkit_update"] is False for config in found)
+    shown = [{key: config.get(key) for key in case["expect"][0]} for config in found]
     assert shown == case["expect"]
 
 

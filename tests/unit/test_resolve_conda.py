@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from provision.catalog import load_catalog
-from provision.parts.conda.desired import CondaWish, EnvironmentWish, with_files
+from provision.parts.conda.desired import CondaConfig, EnvironmentConfig, with_files
 from provision.parts.conda.resolve import resolve_conda
 from provision.parts.decision import Decision, Target
 from tests.unit.hosts import host
@@ -24,8 +24,8 @@ def given(case):
     if loaded not in (None, "none"):
         facts.module = facts.module.model_validate({"loaded": {"version": loaded, "flavour": "open"}})
     target = Target("ubuntu", "x", driver, "open", "signed", "headless") if driver else None
-    wish = CondaWish.from_vars({f"miniconda_{name}": value for name, value in case["wish"].items()})
-    return wish, facts, Decision(target=target)
+    config = CondaConfig.from_vars({f"miniconda_{name}": value for name, value in case["wish"].items()})
+    return config, facts, Decision(target=target)
 
 
 def look(thing, path):
@@ -42,8 +42,8 @@ def look(thing, path):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_resolve_conda(case):
-    wish, facts, driver = given(case)
-    decision = resolve_conda(wish, facts, load_catalog(), driver)
+    config, facts, driver = given(case)
+    decision = resolve_conda(config, facts, load_catalog(), driver)
     expect = case["expect"]
     codes = [issue.code for issue in decision.blockers]
     if "blockers" in expect:
@@ -52,11 +52,11 @@ def test_resolve_conda(case):
         assert all(str(word) in said for word in expect.get("words", [])), said
         assert not any(word in said for word in expect.get("lacks", [])), said
         assert all(issue.hint for issue in decision.blockers), "every refusal names a way out"
-        follow(wish, facts, driver, decision)
+        follow(config, facts, driver, decision)
         return
     assert not codes, decision.blockers
     for kind, named in (
-        ("environments", {target.wish.name: target for target in decision.environments}),
+        ("environments", {target.config.name: target for target in decision.environments}),
         ("prefixes", {target.path: target for target in decision.prefixes}),
     ):
         if kind in expect:
@@ -68,11 +68,11 @@ def test_resolve_conda(case):
     assert all(word in told for word in expect.get("reasons", [])), told
 
 
-def follow(wish, facts, driver, decision):
+def follow(config, facts, driver, decision):
     """Set what the hints name, each alternative by itself: none of the refused environments may be refused again."""
     for issue in decision.blockers:
         named = re.match(r"environment (\S+): ", issue.message)
-        env = next((e for e in wish.environments if named and e.name == named[1]), None)
+        env = next((e for e in config.environments if named and e.name == named[1]), None)
         for alternative in (issue.hint or "").split("; or "):
             own = dict(re.findall(r'\b(torch|tensorflow|cuda|python|cudnn): "([^"]+)"', alternative))
             own |= dict.fromkeys(re.findall(r"\bno (cuda|python)\b", alternative), "")
@@ -85,17 +85,17 @@ def follow(wish, facts, driver, decision):
             if env is not None and own and not env.file:
                 if "torch" in env.torch and "cuda" in own:
                     own.setdefault("torch", env.torch.split("+")[0])
-                changed = replace(wish, environments=(replace(env, **own),))
+                changed = replace(config, environments=(replace(env, **own),))
                 facts_then = facts
             elif branch:
                 version = load_catalog().branch(branch[1]).last_version
                 other = Decision(target=Target("ubuntu", branch[1], version, "open", "signed", "headless"))
-                again = resolve_conda(wish, facts, load_catalog(), other)
+                again = resolve_conda(config, facts, load_catalog(), other)
                 assert issue.message not in [other_issue.message for other_issue in again.blockers]
                 assert len(again.blockers) < len(decision.blockers)
                 continue
             elif ours:
-                changed, facts_then = replace(wish, **ours), moved(facts, ours)
+                changed, facts_then = replace(config, **ours), moved(facts, ours)
             else:
                 continue
             again = resolve_conda(changed, facts_then, load_catalog(), driver)
@@ -113,8 +113,8 @@ def test_hints_of_the_table_are_followed_at_all():
     """The test above follows nothing where a hint is worded otherwise: here it must find enough to follow."""
     followed = 0
     for case in CASES:
-        wish, facts, driver = given(case)
-        for issue in resolve_conda(wish, facts, load_catalog(), driver).blockers:
+        config, facts, driver = given(case)
+        for issue in resolve_conda(config, facts, load_catalog(), driver).blockers:
             followed += bool(re.search(r'\b(torch|tensorflow|cuda|python): "|\bminiconda_\w+: ', issue.hint or ""))
     assert followed >= 25
 
@@ -130,27 +130,27 @@ def test_every_pair_of_torch_and_gpu_is_decided_and_every_refusal_can_be_followe
                     "driver": driver,
                     "wish": {"environments": [{"name": "x", "torch": version, "python": "3.11"}]},
                 }
-                wish, facts, decision = given(case)
-                out = resolve_conda(wish, facts, catalog, decision)
+                config, facts, decision = given(case)
+                out = resolve_conda(config, facts, catalog, decision)
                 refused += bool(out.blockers)
-                follow(wish, facts, decision, out)
+                follow(config, facts, decision, out)
                 assert bool(out.blockers) != bool(out.environments)
     assert refused > 40
 
 
 def test_files_are_read_beside_the_inventory(tmp_path):
     (tmp_path / "env.yml").write_text("dependencies: [python]\n")
-    wish = CondaWish.from_vars(
+    config = CondaConfig.from_vars(
         {"miniconda_environments": [{"name": "a", "file": "env.yml"}, {"name": "b", "file": "gone.yml"}]}
     )
-    read = with_files(wish, tmp_path)
+    read = with_files(config, tmp_path)
     assert read.environments[0].content == "dependencies: [python]\n"
     assert read.environments[1].content is None
     assert "No such file" in read.environments[1].unreadable
 
 
 def test_the_probe_is_told_where_to_look():
-    wish = CondaWish.from_vars(
+    config = CondaConfig.from_vars(
         {
             "miniconda_users": ["alice"],
             "miniconda_users_prefix": "/data/{user}/conda",
@@ -161,9 +161,9 @@ def test_the_probe_is_told_where_to_look():
             ],
         }
     )
-    assert wish.prefix_paths() == ["/opt/miniconda3", "/data/alice/conda", "/data/bob/conda", "/srv/conda"]
-    assert CondaWish(users=("alice",)).prefix_paths() == ["~alice/.miniconda3"]
-    assert CondaWish().prefix_paths() == []
+    assert config.prefix_paths() == ["/opt/miniconda3", "/data/alice/conda", "/data/bob/conda", "/srv/conda"]
+    assert CondaConfig(users=("alice",)).prefix_paths() == ["~alice/.miniconda3"]
+    assert CondaConfig().prefix_paths() == []
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_the_probe_is_told_where_to_look():
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, content, words):
     (tmp_path / "e.yml").write_bytes(content)
-    wish = CondaWish.from_vars({"miniconda_environments": [{"name": "a", "file": "e.yml"}]})
-    decision = resolve_conda(with_files(wish, tmp_path), host(["H100"]), load_catalog(), Decision())
+    config = CondaConfig.from_vars({"miniconda_environments": [{"name": "a", "file": "e.yml"}]})
+    decision = resolve_conda(with_files(config, tmp_path), host(["H100"]), load_catalog(), Decision())
     assert [issue.code for issue in decision.blockers] == ["conda.file_unreadable"]
     assert words in decision.blockers[0].because[0]
 
@@ -198,8 +198,8 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, content, words):
 )
 def test_a_file_that_asks_for_the_same_makes_nothing_anew(then, now, action):
     def asked(content):
-        env = replace(EnvironmentWish(name="a", file="e.yml"), content=content)
-        return CondaWish(environments=(env,))
+        env = replace(EnvironmentConfig(name="a", file="e.yml"), content=content)
+        return CondaConfig(environments=(env,))
 
     spec = {"wish": asked(then).environments[0].asked(), "file_content": then, "packages": [], "pip": []}
     env = {"name": "a", "path": "/opt/miniconda3/envs/a", "python": "3.11.9", "record": {"spec": spec}}

@@ -10,7 +10,7 @@ import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from provision.catalog import load_catalog
 from provision.inventory import variables
-from provision.parts.conda.desired import CondaWish
+from provision.parts.conda.desired import CondaConfig
 from provision.parts.conda.file import read_file
 from provision.parts.conda.plan import conda_spec
 from provision.parts.conda.resolve import resolve_conda
@@ -44,18 +44,18 @@ HOST = st.tuples(
 
 
 def decide(environments, gpus, driver, arch):
-    wish = CondaWish.from_vars({"miniconda_environments": environments})
+    config = CondaConfig.from_vars({"miniconda_environments": environments})
     facts = host(gpus, host={"arch": arch, "os": {"id": "ubuntu", "version_id": "24.04"}})
     target = Target("ubuntu", "x", driver, "open", "signed", "headless") if driver else None
-    return wish, facts, resolve_conda(wish, facts, CATALOG, Decision(target=target))
+    return config, facts, resolve_conda(config, facts, CATALOG, Decision(target=target))
 
 
 @given(st.lists(ENVIRONMENT, min_size=1, max_size=3), HOST)
 def test_whatever_is_asked_is_decided_or_refused_with_a_way_out(environments, where):
-    wish, facts, decision = decide(environments, *where)
+    config, facts, decision = decide(environments, *where)
     assert all(issue.hint and issue.message for issue in decision.blockers)
     assert decision.blockers or len(decision.environments) == len(environments)
-    spec, steps = conda_spec(wish, facts, decision)
+    spec, steps = conda_spec(config, facts, decision)
     assert bool(spec["environments"]) == (not decision.blockers)
     assert len(steps) == len(spec["prefixes"]) + len(spec["environments"])
     for item in spec["environments"]:
@@ -69,8 +69,8 @@ def test_whatever_is_asked_is_decided_or_refused_with_a_way_out(environments, wh
 
 @given(ENVIRONMENT, HOST)
 def test_what_was_made_is_left_alone_the_next_time(environment, where):
-    wish, facts, decision = decide([environment], *where)
-    spec, _ = conda_spec(wish, facts, decision)
+    config, facts, decision = decide([environment], *where)
+    spec, _ = conda_spec(config, facts, decision)
     if not spec["environments"]:
         return
     item = spec["environments"][0]
@@ -84,7 +84,7 @@ def test_what_was_made_is_left_alone_the_next_time(environment, where):
     }
     again = facts.model_validate({**facts.model_dump(), "conda": {"prefixes": [prefix], "environments": [made]}})
     driver = Decision(target=Target("ubuntu", "x", where[1], "open", "signed", "headless") if where[1] else None)
-    assert conda_spec(wish, again, resolve_conda(wish, again, CATALOG, driver)) == (
+    assert conda_spec(config, again, resolve_conda(config, again, CATALOG, driver)) == (
         {"prefixes": [], "environments": []},
         [],
     )
@@ -98,15 +98,15 @@ def test_no_file_is_too_strange_to_be_judged(text):
 
 def test_every_variable_of_the_role_reaches_resolve_and_nothing_else_does():
     defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
-    assert set(CondaWish.__dataclass_fields__) == {name.removeprefix("miniconda_") for name in defaults}
-    assert CondaWish.from_vars(defaults) == CondaWish()
+    assert set(CondaConfig.__dataclass_fields__) == {name.removeprefix("miniconda_") for name in defaults}
+    assert CondaConfig.from_vars(defaults) == CondaConfig()
 
 
 def test_environments_as_the_inventory_reads_them():
     variable = variables.known()["miniconda_environments"]
     # "cuda:" with nothing behind it is not asked for.
     items = variables.convert(variable, [{"name": "a", "python": 3.11, "torch": "2.6", "cuda": None}])
-    env = CondaWish.from_vars({"miniconda_environments": items}).environments[0]
+    env = CondaConfig.from_vars({"miniconda_environments": items}).environments[0]
     assert (env.python, env.torch, env.cuda, env.torch_from, env.packages) == ("3.11", "2.6", "", "auto", ())
     assert env.asked() == {"name": "a", "python": "3.11", "torch": "2.6"}
 

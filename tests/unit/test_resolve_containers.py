@@ -14,8 +14,8 @@ from provision.catalog import load_catalog
 from provision.inventory.proxy import HostProxy
 from provision.inventory.variables import known
 from provision.parts.containers.plan import plan_containers
-from provision.parts.containers.resolve import ContainersWish, resolve_containers
-from tests.unit.containershosts import SET, SOURCE, carried_out, case_driver, case_offers, decided, planned
+from provision.parts.containers.resolve import ContainersConfig, resolve_containers
+from tests.unit.containershosts import SET, SOURCE, carried_out, case_candidates, case_driver, decided, planned
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers.yml").read_text())
 KNOWN = {
@@ -183,8 +183,8 @@ def test_the_plan_is_what_the_module_takes():
 def test_the_wish_is_the_roles_variables_and_their_defaults():
     prefix = "container_toolkit_"
     values = {name: variable.default for name, variable in known().items() if name.startswith(prefix)}
-    assert {name.removeprefix(prefix) for name in values} == set(ContainersWish.__dataclass_fields__)
-    assert ContainersWish.from_vars(values) == ContainersWish() and not ContainersWish().wanted
+    assert {name.removeprefix(prefix) for name in values} == set(ContainersConfig.__dataclass_fields__)
+    assert ContainersConfig.from_vars(values) == ContainersConfig() and not ContainersConfig().wanted
 
 
 def test_a_driver_that_is_not_decided_yet_is_not_judged():
@@ -195,9 +195,9 @@ def test_a_driver_that_is_not_decided_yet_is_not_judged():
         "offer": None,
         "containers": {"docker": {"engine": "/usr/bin/dockerd", "version": "28.2.2"}},
     }
-    wish, facts, decision = decided(case)
+    config, facts, decision = decided(case)
     assert case_driver(case, facts).ask and decision.asks == ("container_toolkit",) and not decision.blockers
-    asked = resolve_containers(wish, facts, load_catalog(), case_offers({}), case_driver(case, facts))
+    asked = resolve_containers(config, facts, load_catalog(), case_candidates({}), case_driver(case, facts))
     assert asked.target and asked.target.version == "1.20.0"
 
 
@@ -205,15 +205,15 @@ def test_a_driver_that_is_not_decided_yet_is_not_judged():
 def test_a_second_run_finds_nothing_to_do(case):
     """And asks apt nothing: what was carried out is as it should be."""
     case = ready(case)
-    wish, facts, decision = decided(case)
+    config, facts, decision = decided(case)
     if decision.target is None:
         return
     after = carried_out(facts, decision.target)
-    wish = type(wish)(**{**vars(wish), "update": False})
+    config = type(config)(**{**vars(config), "update": False})
     proxy = HostProxy.from_vars(case.get("proxy", {}))
-    again = resolve_containers(wish, after, load_catalog(), {}, case_driver(case, after), proxy)
+    again = resolve_containers(config, after, load_catalog(), {}, case_driver(case, after), proxy)
     assert not again.blockers and again.target, (again.blockers, again.asks)
-    plan = plan_containers(wish, after, again, SOURCE)
+    plan = plan_containers(config, after, again, SOURCE)
     assert not again.target.todo and plan.spec == {"runtimes": None}
-    assert [step.title for step in plan.steps if step.id != "hold" or wish.hold] == []
+    assert [step.title for step in plan.steps if step.id != "hold" or config.hold] == []
     assert not again.target.keys and not again.target.restart

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.unit.cudahosts import case_driver, case_host, case_offer, case_wish, resolved
+from tests.unit.cudahosts import case_candidates, case_config, case_driver, case_host, resolved
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/cuda.yml").read_text())
 KNOWN = {
@@ -46,8 +46,8 @@ def test_the_table_is_large_and_says_nothing_twice():
 def test_resolve_cuda(case):
     expect = case["expect"]
     assert set(expect) <= KNOWN
-    facts, wish, offer = case_host(case), case_wish(case), case_offer(case)
-    decision = resolved(wish, facts, offer, case_driver(case, facts, wish))
+    facts, config, available = case_host(case), case_config(case), case_candidates(case)
+    decision = resolved(config, facts, available, case_driver(case, facts, config))
     codes = [issue.code for issue in decision.warnings]
     if "blocker" in expect:
         refused(decision, expect)

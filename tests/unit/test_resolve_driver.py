@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from provision.catalog import load_catalog
-from provision.parts.decision import DriverWish
+from provision.parts.decision import DriverConfig
 from provision.parts.driver.resolve import resolve_driver
-from tests.unit.candidates import OFFERS
+from tests.unit.candidates import CANDIDATES
 from tests.unit.hosts import host
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/driver.yml").read_text())
@@ -26,11 +26,11 @@ def test_resolve_driver(case):
         drivers=case.get("drivers", []),
         **case.get("facts", {}),
     )
-    offers = {channel: OFFERS[name] for channel, name in case.get("offers", {}).items()}
+    candidates = {channel: CANDIDATES[name] for channel, name in case.get("offers", {}).items()}
     today = date.fromisoformat(case["today"]) if "today" in case else TODAY
-    wish = dict(case.get("wish", {}))
-    wish["toolkits"] = tuple(wish.get("toolkits", ()))
-    decision = resolve_driver(DriverWish(**wish), facts, load_catalog(), offers, today)
+    config = dict(case.get("wish", {}))
+    config["toolkits"] = tuple(config.get("toolkits", ()))
+    decision = resolve_driver(DriverConfig(**config), facts, load_catalog(), candidates, today)
     expect = dict(case["expect"])
     if "warning" in expect:
         assert expect.pop("warning") in [issue.code for issue in decision.warnings]

@@ -9,10 +9,10 @@ from datetime import date
 import pytest
 
 from provision.catalog import load_catalog
-from provision.parts.decision import DriverWish
+from provision.parts.decision import DriverConfig
 from provision.parts.driver.resolve import resolve_driver
 from tests.sample import turn
-from tests.unit.candidates import OFFERS
+from tests.unit.candidates import CANDIDATES
 from tests.unit.hosts import host
 
 TODAY = date(2026, 11, 28)
@@ -67,7 +67,7 @@ def wishes():
     ]
     for pair in itertools.combinations(singles, 2):
         if pair[0][0] != pair[1][0]:
-            yield DriverWish(**dict(pair))
+            yield DriverConfig(**dict(pair))
 
 
 ARCHIVES = ("noble", "noble-unsigned", "noble-two-580", "empty")
@@ -86,14 +86,17 @@ def hosts():
 
 @pytest.mark.parametrize(("gpus", "archive", "secure_boot"), list(hosts()))
 def test_a_way_out_that_is_named_works(gpus, archive, secure_boot):
-    catalog, offers = (load_catalog(), {"ubuntu": OFFERS[archive], "cuda": OFFERS["cuda"], "ppa": OFFERS["empty"]})
+    catalog, candidates = (
+        load_catalog(),
+        {"ubuntu": CANDIDATES[archive], "cuda": CANDIDATES["cuda"], "ppa": CANDIDATES["empty"]},
+    )
     refused = 0
     for switches in (0, 4) if gpus == ["H100"] else (0,):
         facts = host(gpus, None, switches, secure_boot)
         # Every fifth wish, others for each host: all of them over the whole table, in seconds.
-        for wish in itertools.islice(wishes(), zlib.crc32(f"{gpus} {archive}".encode()) % 5, None, 5):
-            decision = resolve_driver(wish, facts, catalog, offers, TODAY)
-            assert decision.blockers or decision.target, wish
+        for config in itertools.islice(wishes(), zlib.crc32(f"{gpus} {archive}".encode()) % 5, None, 5):
+            decision = resolve_driver(config, facts, catalog, candidates, TODAY)
+            assert decision.blockers or decision.target, config
             for issue in decision.blockers[:1]:
                 refused += 1
                 assert issue.hint, issue
@@ -101,6 +104,6 @@ def test_a_way_out_that_is_named_works(gpus, archive, secure_boot):
                     change = settings(alternative)
                     if not change:
                         continue
-                    second = resolve_driver(replace(wish, **change), facts, catalog, offers, TODAY)
-                    assert not second.blockers, f"{wish}\n{issue}\n{change}\n{second.blockers[0]}"
+                    second = resolve_driver(replace(config, **change), facts, catalog, candidates, TODAY)
+                    assert not second.blockers, f"{config}\n{issue}\n{change}\n{second.blockers[0]}"
     assert refused

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provision.parts.conda.desired import CondaWish
-from provision.parts.cuda.resolve import CudaWish
-from provision.parts.decision import DriverWish
+from provision.parts.conda.desired import CondaConfig
+from provision.parts.cuda.resolve import CudaConfig
+from provision.parts.decision import DriverConfig
 from tools.role_readme import render
 
 ROOT = Path(__file__).parents[2]
@@ -41,19 +41,19 @@ def test_main_is_a_table_of_contents(role):
 
 
 @pytest.mark.parametrize(
-    ("role", "wish", "others"),
+    ("role", "config", "others"),
     [
-        ("nvidia_driver", DriverWish, {"toolkits": "cuda_toolkit_versions"}),
-        ("cuda_toolkit", CudaWish, {}),
-        ("miniconda", CondaWish, {}),
+        ("nvidia_driver", DriverConfig, {"toolkits": "cuda_toolkit_versions"}),
+        ("cuda_toolkit", CudaConfig, {}),
+        ("miniconda", CondaConfig, {}),
     ],
 )
-def test_every_variable_reaches_resolve_and_nothing_else_does(role, wish, others):
+def test_every_variable_reaches_resolve_and_nothing_else_does(role, config, others):
     defaults = load(role, "defaults", "main.yml")
-    fields = set(wish.__dataclass_fields__) - set(others)
+    fields = set(config.__dataclass_fields__) - set(others)
     assert fields == {name.removeprefix(f"{role}_") for name in defaults}
-    plain = wish.from_vars(defaults)
-    assert wish() == plain, "the wish's own defaults are those of the role"
+    plain = config.from_vars(defaults)
+    assert config() == plain, "the wish's own defaults are those of the role"
 
 
 def test_playbooks_are_short():

@@ -43,7 +43,7 @@ _STANZA = lazy_re.compile(
 # Of branches that are not installed only these are told: enough to see where a branch comes from.
 _TOPS = frozenset(("nvidia-driver", "nvidia-dkms", "nvidia-kernel-common", "libnvidia-compute", "libnvidia-gl"))
 _ALWAYS = ("libnvidia-container", "nvidia-container-toolkit")
-_MOST_OFFERS = 1500
+_MOST_PACKAGES = 1500
 
 
 def prefix(uri, suite, arch):
@@ -240,7 +240,7 @@ def _differs(tree, begin, there, text):
 # --- what the lists offer -----------------------------------------------------------------------------------
 
 
-def offers(tree, rows, packages):
+def packages_in_lists(tree, rows, packages):
     """[{name, version, list, phased}]: newest version of NVIDIA's packages in each list that apt has.
 
     rows: of ``lists``; list: a row's prefix. packages: of the probe: those that are installed or held are told of, and of
@@ -256,7 +256,7 @@ def offers(tree, rows, packages):
         data = tree.read_bytes("%s/%s" % (LISTS, file), _LIST_BYTES) or b""
         for match in _STANZA.finditer(data):
             name = match.group(1).decode("ascii")
-            if not _told(name, packages, branches):
+            if not _is_reported(name, packages, branches):
                 continue
             end = data.find(b"\n\n", match.end())
             stanza = data[match.start() : end if end >= 0 else len(data)].decode("utf-8", "replace")
@@ -267,7 +267,7 @@ def offers(tree, rows, packages):
     return [
         {"name": name, "list": begin, "version": version, "phased": phased}
         for (name, begin), (version, phased) in sorted(best.items())
-    ][:_MOST_OFFERS]
+    ][:_MOST_PACKAGES]
 
 
 def hide_secrets(rows, offered, arch):
@@ -283,7 +283,7 @@ def hide_secrets(rows, offered, arch):
                 offer["list"] = shown if offer["list"] == real else offer["list"]
 
 
-def _told(name, packages, branches):
+def _is_reported(name, packages, branches):
     if name in packages or name.startswith(_ALWAYS):
         return True
     parsed = driver_names.parse(name)

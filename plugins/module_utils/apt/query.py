@@ -71,7 +71,7 @@ def main(args, session=True):
     args = dict(args)
     operation = args.pop("op", None)
     if operation == "offer":
-        answer = offer(**args, session=session)
+        answer = candidates(**args, session=session)
         if session:
             # Where the caller is gone before it asks for more, nobody else takes the folder away.
             atexit.register(scratch.remove, answer["workdir"])
@@ -86,7 +86,7 @@ def main(args, session=True):
 # --- offer
 
 
-def offer(
+def candidates(
     sources=(),
     omit=(),
     patterns=(),
@@ -115,7 +115,7 @@ def offer(
     try:
         os.chmod(work, 0o755)  # noqa: S103 - apt's _apt user reads keys and lists here
         with proxy(environment):
-            return _offer(
+            return _candidates(
                 work, list(sources), list(omit), list(patterns), refresh, max_age_s, timeout, environment or {}, alone
             )
     except BaseException:
@@ -131,7 +131,7 @@ def proxy(environment):
         raise AptError("apt.usage", str(error)) from None
 
 
-def _offer(work, sources, omit, patterns, refresh, max_age_s, timeout, environment, alone):
+def _candidates(work, sources, omit, patterns, refresh, max_age_s, timeout, environment, alone):
     errors = _write_sources(work, sources, omit, alone)
     _seed_lists(work)
     config = _write_config(work, environment)
@@ -405,7 +405,7 @@ def _versions(config, found):
         tables.update(parse_policy(_cache(config, ["policy"] + part).out))
     for part in _parts(found):
         stanzas += apt_common.parse_stanzas(_cache(config, ["show"] + part, may_fail=True).out)
-    return versions_offered(tables, stanzas, parse_releases(header))
+    return available_versions(tables, stanzas, parse_releases(header))
 
 
 def _parts(found):
@@ -720,7 +720,7 @@ _CLASSES = (
     ("apt.fetch", r"Failed to fetch|Unable to fetch some archives|Hash Sum mismatch|unexpected size"),
     ("apt.dpkg_failed", r"Sub-process .* returned an error code|dpkg: error processing"),
 )
-_WORDS = {
+_MESSAGES = {
     "apt.signed_by_conflict": "one repository stands in two sources files with different keys",
     "apt.sources": "a sources file cannot be read",
     "apt.disk_full": "the disk is full",
@@ -741,7 +741,7 @@ def classify(text):
     """Return (stable code, one line in plain words) for the output of a failed apt-get; ``apt.failed`` when new."""
     for code, pattern in _CLASSES:
         if re.search(pattern, text):
-            return code, _WORDS[code]
+            return code, _MESSAGES[code]
     return "apt.failed", "apt-get failed"
 
 
@@ -917,7 +917,7 @@ def parse_policy(text):
     return tables
 
 
-def versions_offered(tables, stanzas, origins):
+def available_versions(tables, stanzas, origins):
     """Join policy tables, stanzas of ``apt-cache show`` and origins to {name: [version dicts, newest first]}.
 
     Versions that are only installed, and in no repository, are left out: they cannot be fetched.
@@ -927,7 +927,7 @@ def versions_offered(tables, stanzas, origins):
         details.setdefault((stanza.get("Package"), stanza.get("Version")), stanza)
     packages = {}
     for name, table in tables.items():
-        offered = []
+        available = []
         for row in table["versions"]:
             stanza = details.get((name, row["version"]))
             if not row["where"] or stanza is None:
@@ -936,7 +936,7 @@ def versions_offered(tables, stanzas, origins):
             uri, _, rest = where.partition(" ")
             place = rest.split(" ")[0]
             suite, _, component = place.partition("/")
-            offered.append(
+            available.append(
                 {
                     "version": row["version"],
                     "depends": stanza.get("Depends"),
@@ -958,8 +958,8 @@ def versions_offered(tables, stanzas, origins):
                     "candidate": row["version"] == table["candidate"],
                 }
             )
-        if offered:
-            packages[name] = sorted(offered, key=lambda item: deb_version.key(item["version"]), reverse=True)
+        if available:
+            packages[name] = sorted(available, key=lambda item: deb_version.key(item["version"]), reverse=True)
     return packages
 
 

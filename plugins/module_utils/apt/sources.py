@@ -106,14 +106,14 @@ def is_empty(text, path):
 def spec_source(spec):
     """A source description (name, uris, suites, …) in the form that the parsers give: words as lists."""
     return {
-        "uris": words(spec.get("uris")),
-        "suites": words(spec.get("suites")) or ["/"],
-        "components": words(spec.get("components")),
-        "architectures": words(spec.get("architectures")),
+        "uris": split_words(spec.get("uris")),
+        "suites": split_words(spec.get("suites")) or ["/"],
+        "components": split_words(spec.get("components")),
+        "architectures": split_words(spec.get("architectures")),
     }
 
 
-def words(value):
+def split_words(value):
     """Words of a text or of a list of texts."""
     if value is None:
         return []

@@ -160,7 +160,7 @@ class _Task(object):
         self.log_path, self.waited_for, self.recovered, self.warnings = None, None, None, []
         self.update_problems, self.lock_file, self.unfinished = [], None, None
         # which packages of a run that was cut off were configured first
-        self.told = None
+        self.finished_first = None
         # a change began and failed: newer lists are no way out of that
         self.touched = False
 
@@ -249,7 +249,7 @@ class _Task(object):
         own_state.make_folder(STATE)
         own_state.move(STATE, self.warnings)
         self.lock_file = os.fdopen(own_state.open_lock(LOCK, self.warnings), "r+b")
-        begun, look = time.monotonic(), _PATIENCE_S
+        begun, patience = time.monotonic(), _PATIENCE_S
         while True:
             try:
                 fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -258,9 +258,9 @@ class _Task(object):
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise
             waited = time.monotonic() - begun
-            if waited > min(look, self.lock_timeout):
+            if waited > min(patience, self.lock_timeout):
                 self._judge_holders(waited)
-                look += _PATIENCE_S
+                patience += _PATIENCE_S
             self.waited_for = {"pid": self._worker(), "comm": "gpu-provision", "lock": LOCK}
             time.sleep(0.5)
 
@@ -298,10 +298,10 @@ class _Task(object):
         """A journal without a worker: power was cut or the worker was killed. Its holds come back first."""
         if not os.path.lexists(JOURNAL):
             return
-        packages, told = apt_common.read_status(), []
-        journal = own_state.take(JOURNAL, _JOURNAL, told)
-        if journal is None and told:
-            journal = own_state.take(COPY, _JOURNAL, told)
+        packages, lines = apt_common.read_status(), []
+        journal = own_state.take(JOURNAL, _JOURNAL, lines)
+        if journal is None and lines:
+            journal = own_state.take(COPY, _JOURNAL, lines)
             how = "its holds came back from its copy"
             if journal is None:
                 journal = self._journal_of_what_is_installed(packages)
@@ -309,10 +309,10 @@ class _Task(object):
                     "what this run holds, and what is installed and named in %s, is on hold again"
                     % apt_files.UNATTENDED
                 )
-            told[-1] += "; " + how
+            lines[-1] += "; " + how
         held = restore_holds(journal, packages, self._set_selections)
         _forget(JOURNAL, COPY)
-        self.warnings += told
+        self.warnings += lines
         self.recovered = {"started": journal.get("started"), "log": journal.get("log"), "held": held}
 
     def _journal_of_what_is_installed(self, packages):
@@ -346,8 +346,8 @@ class _Task(object):
         self.finished.update((change["name"], change) for change in differences(before, apt_common.read_status()))
         if self.finished:
             why = "an earlier run was cut off; its" if cut_off else "unfinished"
-            self.told = "%s packages were configured first: %s" % (why, ", ".join(sorted(self.finished)))
-            self.warnings.append(self.told)
+            self.finished_first = "%s packages were configured first: %s" % (why, ", ".join(sorted(self.finished)))
+            self.warnings.append(self.finished_first)
         if result["rc"] != 0:
             self.unfinished = result.get("text") or ""
             broken = ", ".join(parse_dpkg_failure(self.unfinished)["packages"]) or "dpkg --configure -a"
@@ -441,12 +441,12 @@ class _Task(object):
             if self.expect is None
             else compare_with_plan(without_finished(self.expect, self.finished, packages), answer["changes"])
         )
-        if moved and self.told:
-            moved.append(self.told)
+        if moved and self.finished_first:
+            moved.append(self.finished_first)
         if moved:
             raise AptError(
                 "apt.plan_moved",
-                "apt's answer differs from the plan" if self.told else "the repository moved since the plan",
+                "apt's answer differs from the plan" if self.finished_first else "the repository moved since the plan",
                 because=moved,
                 hint="plan again",
             )
@@ -465,7 +465,7 @@ class _Task(object):
         hint = _HINTS.get(code)
         if code in ("apt.version_not_found", "apt.package_not_found") and self.update_problems:
             # A repository that could not be read is the likely cause, not a missing package (F4); a key most of all.
-            likely = min(self.update_problems, key=lambda problem: list(_UPDATE_WORDS).index(problem["code"]))
+            likely = min(self.update_problems, key=lambda problem: list(_UPDATE_TEXTS).index(problem["code"]))
             code, hint = likely["code"], _UPDATE_HINTS.get(likely["code"])
             message += " that could be read"
             because = because + [describe_update_problem(problem) for problem in self.update_problems]
@@ -823,7 +823,7 @@ def compare_with_plan(expect, changes):
     lines = []
     for name in sorted(set(planned) | set(now)):
         if planned.get(name) != now.get(name):
-            lines.append("%s: planned %s, now %s" % (name, _words(planned.get(name)), _words(now.get(name))))
+            lines.append("%s: planned %s, now %s" % (name, _describe(planned.get(name)), _describe(now.get(name))))
     return lines
 
 
@@ -841,7 +841,7 @@ def without_finished(expect, finished, packages):
     ]
 
 
-def _words(change):
+def _describe(change):
     return "nothing" if change is None else " ".join(part for part in change if part)
 
 
@@ -940,7 +940,7 @@ def failure(text, timed_out, timeout, log, held, signal_number=0):
         hint = "the log says what it was doing; the next run finishes what is half done"
     elif found["packages"] and code != "apt.disk_full":
         code = "apt.dpkg_failed"
-        message = "%s failed%s" % (found["packages"][0], _script_words(found))
+        message = "%s failed%s" % (found["packages"][0], _script_text(found))
         because = found["lines"] or because
         if found["make_log"]:
             because = because + ["the compiler's messages: %s" % found["make_log"]]
@@ -952,7 +952,7 @@ def failure(text, timed_out, timeout, log, held, signal_number=0):
     return AptError(code, message, because=because, hint=hint, log=log, failed=found["packages"], held=held)
 
 
-def _script_words(found):
+def _script_text(found):
     if found["script"] is None:
         return ""
     end = "exit status %d" % found["status"] if found["status"] is not None else "signal %s" % found["signal"]
@@ -971,11 +971,11 @@ def describe_update_problem(problem):
     """One line in plain words: which repository, what, which key."""
     where = "the repository %s" % problem["repository"] if problem["repository"] else "apt's sources"
     if problem["key"]:
-        return "%s could not be refreshed: key %s (%s)" % (where, problem["key"], _UPDATE_WORDS[problem["code"]])
-    return "%s could not be refreshed: %s" % (where, _UPDATE_WORDS[problem["code"]])
+        return "%s could not be refreshed: key %s (%s)" % (where, problem["key"], _UPDATE_TEXTS[problem["code"]])
+    return "%s could not be refreshed: %s" % (where, _UPDATE_TEXTS[problem["code"]])
 
 
-_UPDATE_WORDS = {
+_UPDATE_TEXTS = {
     "apt.signed_by_conflict": "it stands in two sources files with different keys",
     "apt.key": "its signature cannot be verified by the keys that are there",
     "apt.no_release": "it has no Release file",
@@ -1038,13 +1038,13 @@ def detached(body, log, lock_file):
     # The worker holds the other end: end of file means that it is gone, however it went.
     with os.fdopen(alive, "rb") as end:
         end.read()
-    told = []
-    result = own_state.take(RESULT, _RESULT, told, "what the process that changes packages said is lost")
+    lines = []
+    result = own_state.take(RESULT, _RESULT, lines, "what the process that changes packages said is lost")
     if result is None:
         raise AptError(
             "apt.worker",
             "the process that changes the packages was killed",
-            because=told,
+            because=lines,
             log=log.name,
             hint="run it again: the next run restores the holds and finishes",
         )

@@ -32,13 +32,13 @@ def find(tree, fingerprints):
     found = []
     for path in paths:
         data = tree.read_bytes(path, _MOST_BYTES)
-        row = _look(path, data, fingerprints) if data else None
+        row = _read_keyring(path, data, fingerprints) if data else None
         if row:
             found.append(row)
     return found
 
 
-def _look(path, data, fingerprints):
+def _read_keyring(path, data, fingerprints):
     try:
         there = openpgp.primaries(data, checked=False)
     except ValueError:

@@ -154,18 +154,18 @@ def _download(url, part):
             if error.code not in _AGAIN:
                 raise _refused(url, error) from None
         except urllib.error.URLError as error:
-            said.append(_words(error.reason))
+            said.append(_reason(error.reason))
             if not _passing(error.reason):
                 break
         except ssl.SSLError as error:
-            said.append(_words(error))
+            said.append(_reason(error))
             break
         except (http.client.HTTPException, ConnectionError, TimeoutError, socket.timeout) as error:
-            said.append(_words(error))
+            said.append(_reason(error))
         except OSError as error:
             if error.errno not in _NETWORK:
                 raise
-            said.append(_words(error))
+            said.append(_reason(error))
     raise CondaError("conda.download", "cannot fetch %s" % url, _tries(said) + [_way(url)], _download_hint(said))
 
 
@@ -275,7 +275,7 @@ def _download_hint(said):
     )
 
 
-def _words(reason):
+def _reason(reason):
     if isinstance(reason, socket.timeout):
         return "no byte for %d seconds" % _TIMEOUT
     if isinstance(reason, http.client.IncompleteRead):

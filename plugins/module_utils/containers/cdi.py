@@ -43,7 +43,7 @@ def ensure_cdi(host):
     _write_specs(host)
 
 
-def _has_toolkit(host, words):
+def _has_toolkit(host, message):
     """True when nvidia-ctk is there; in check mode it may be on its way, and words say what it will do."""
     if host.tree.exists(containers_files.CTK):
         return True
@@ -53,7 +53,7 @@ def _has_toolkit(host, words):
             "%s is not there" % containers_files.CTK,
             "install NVIDIA's container toolkit first: provision apply does both",
         )
-    host.done.append(words)
+    host.done.append(message)
     return False
 
 

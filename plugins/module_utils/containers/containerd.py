@@ -31,13 +31,13 @@ class Containerd(object):
 
     def __init__(self, host, policy, api=docker_api.Client):
         self.host, self.tree, self.policy, self.api = host, host.tree, policy, api
-        words = daemon_flags.unit_words(self.tree, "containerd.service")
+        words = daemon_flags.unit_command(self.tree, "containerd.service")
         self.program = next((p for p in PROGRAMS if self.tree.exists(p)), None)
         self.config = _config_of([word for word, _ in words])
         self.pid = daemon_flags.find_process(self.tree, PID_FILE, "containerd")
         self.started = daemon_flags.started(self.tree, self.pid) if self.pid else None
 
-    def ensure(self, wish):
+    def ensure(self, desired):
         """wish: {default_runtime}. Everything is reported to the host."""
         if self.program is None and self.host.check:
             self.host.warn("containerd is not installed: its configuration is judged when it comes")
@@ -48,7 +48,7 @@ class Containerd(object):
                 "containerd is not installed",
                 "take containerd out of container_toolkit_runtimes, or install it first (apt install containerd)",
             )
-        default = wish.get("default_runtime") or ""
+        default = desired.get("default_runtime") or ""
         file = self.host.read(self.config)
         text = self._text(file)
         before = self._dump(text)

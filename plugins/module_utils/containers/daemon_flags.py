@@ -90,7 +90,7 @@ class Flags(object):
 def read(tree, pid_file="/run/docker.pid"):
     """Read the system's dockerd from files (HostTree)."""
     pid = find_process(tree, pid_file)
-    words = unit_words(tree)
+    words = unit_command(tree)
     if not words and pid is not None:
         return of_process(tree, pid)
     program, flags = parse(words)
@@ -136,7 +136,7 @@ def since_epoch(tree, ticks):
     return None if ticks is None or boot is None else int(boot.group(1)) + ticks / 100.0
 
 
-def unit_words(tree, unit=UNIT):
+def unit_command(tree, unit=UNIT):
     """[(word, place)] of the command that systemd starts: the last ExecStart that counts, its variables filled in."""
     return _expand(tree, _unit_lines(tree, unit))
 
@@ -274,18 +274,18 @@ def runtimes_of(flags):
     return dict(flag.value.partition("=")[::2] for flag in flags.of("runtimes"))
 
 
-def ungranted(wish, flags, value):
+def ungranted(desired, flags, value):
     """The wish for a daemon.json (see daemon_json.wanted) without what a flag grants already. value: of the file."""
-    wish = dict(wish)
-    if wish.get("runtime") and runtimes_of(flags).get(daemon_json.RUNTIME) and "runtimes" not in value:
-        wish["runtime"] = False
+    desired = dict(desired)
+    if desired.get("runtime") and runtimes_of(flags).get(daemon_json.RUNTIME) and "runtimes" not in value:
+        desired["runtime"] = False
     default = [flag.value for flag in flags.of("default-runtime")]
-    if wish.get("default_runtime") and default[-1:] == [wish["default_runtime"]]:
-        wish["default_runtime"] = ""
+    if desired.get("default_runtime") and default[-1:] == [desired["default_runtime"]]:
+        desired["default_runtime"] = ""
     size = [flag.value for flag in flags.of("default-shm-size")]
-    if wish.get("shm_size") and size and daemon_json.size_of(size[-1]) == daemon_json.size_of(wish["shm_size"]):
-        wish["shm_size"] = ""
-    option = daemon_json.CGROUP_DRIVER + str(wish.get("cgroup_driver"))
-    if wish.get("cgroup_driver") and option in [flag.value for flag in flags.of("exec-opts")]:
-        wish["cgroup_driver"] = ""
-    return wish
+    if desired.get("shm_size") and size and daemon_json.size_of(size[-1]) == daemon_json.size_of(desired["shm_size"]):
+        desired["shm_size"] = ""
+    option = daemon_json.CGROUP_DRIVER + str(desired.get("cgroup_driver"))
+    if desired.get("cgroup_driver") and option in [flag.value for flag in flags.of("exec-opts")]:
+        desired["cgroup_driver"] = ""
+    return desired

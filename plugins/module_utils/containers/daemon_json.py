@@ -117,8 +117,10 @@ class Document(object):
         node = value
         for depth, name in enumerate(path[:-1], 1):
             if not isinstance(node.get(name), (dict, type(None))):
-                words = "%s is a %s, not an object" % (".".join(path[:depth]), _kind(node[name]))
-                raise _error(self.text, self.place(path[:depth]), words, "write it as dockerd wants it, then run again")
+                message = "%s is a %s, not an object" % (".".join(path[:depth]), _kind(node[name]))
+                raise _error(
+                    self.text, self.place(path[:depth]), message, "write it as dockerd wants it, then run again"
+                )
             # null, for dockerd, is nothing
             node[name] = node = node.get(name) or {}
         node[path[-1]] = new
@@ -145,16 +147,16 @@ def parse(data):
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         good = data[: error.start].decode("utf-8")
-        words = "a byte that is not UTF-8 (0x%02x)" % data[error.start]
-        raise _error(good, len(good), words, "iconv -f LATIN1 -t UTF-8 is likely to make it readable") from None
+        message = "a byte that is not UTF-8 (0x%02x)" % data[error.start]
+        raise _error(good, len(good), message, "iconv -f LATIN1 -t UTF-8 is likely to make it readable") from None
     if "\x00" in text:
-        words = "a NUL byte: the file was damaged, as after a power loss"
+        message = "a NUL byte: the file was damaged, as after a power loss"
         hint = "put a backup of it back, or remove it if nothing else was in it"
-        raise _error(text, text.index("\x00"), words, hint)
+        raise _error(text, text.index("\x00"), message, hint)
     value = _load(text) if text.strip(_SPACE) else None
     if not isinstance(value, (dict, type(None))):
-        words = "the file is a %s, not an object" % _kind(value)
-        raise _error(text, _skip(text, 0), words, "begin it with { and end it with }")
+        message = "the file is a %s, not an object" % _kind(value)
+        raise _error(text, _skip(text, 0), message, "begin it with { and end it with }")
     document = Document(text, value or {}, warnings)
     for name, _, last in document.doubles():
         where = "line %d, column %d" % _position(text, last)
@@ -162,7 +164,7 @@ def parse(data):
     return document
 
 
-def wanted(wish, value, exists=None):
+def wanted(desired, value, exists=None):
     """Return the changes that a file with this value needs: [(path, new value)], empty where all is as asked for.
 
     wish: {runtime: bool, default_runtime: str, cdi: bool or None, shm_size: str, cgroup_driver: str}, all optional,
@@ -171,37 +173,37 @@ def wanted(wish, value, exists=None):
     """
     changes = []
     runtimes = value.get("runtimes")
-    if wish.get("runtime") and not _is_registered(runtimes, exists):
+    if desired.get("runtime") and not _is_registered(runtimes, exists):
         entry = runtimes.get(RUNTIME) if isinstance(runtimes, dict) else None
         if isinstance(entry, dict) and entry:
             changes.append((("runtimes", RUNTIME, "path"), RUNTIME_PROGRAM))
         else:
             changes.append((("runtimes", RUNTIME), {"path": RUNTIME_PROGRAM, "args": []}))
-    if wish.get("default_runtime") and value.get("default-runtime") != wish["default_runtime"]:
-        changes.append((("default-runtime",), wish["default_runtime"]))
-    if wish.get("cdi") is not None:
+    if desired.get("default_runtime") and value.get("default-runtime") != desired["default_runtime"]:
+        changes.append((("default-runtime",), desired["default_runtime"]))
+    if desired.get("cdi") is not None:
         features = value.get("features")
-        if not isinstance(features, dict) or features.get("cdi") is not wish["cdi"]:
-            changes.append((("features", "cdi"), wish["cdi"]))
-    if wish.get("shm_size") and not _same_size(value.get("default-shm-size"), wish["shm_size"]):
-        changes.append((("default-shm-size",), wish["shm_size"]))
-    if wish.get("cgroup_driver"):
+        if not isinstance(features, dict) or features.get("cdi") is not desired["cdi"]:
+            changes.append((("features", "cdi"), desired["cdi"]))
+    if desired.get("shm_size") and not _same_size(value.get("default-shm-size"), desired["shm_size"]):
+        changes.append((("default-shm-size",), desired["shm_size"]))
+    if desired.get("cgroup_driver"):
         options = value.get("exec-opts")
         have = list(options) if isinstance(options, list) else []
-        option = CGROUP_DRIVER + wish["cgroup_driver"]
+        option = CGROUP_DRIVER + desired["cgroup_driver"]
         others = [item for item in have if not str(item).startswith(CGROUP_DRIVER)]
         if [item for item in have if item not in others] != [option]:
             changes.append((("exec-opts",), others + [option]))
     return changes
 
 
-def merge(document, wish, exists=None):
+def merge(document, desired, exists=None):
     """Return (Document with what is wanted, [dotted keys that changed]). Nothing that was there is lost.
 
     Raises DaemonJsonError for a key of the wrong type, wherever it is, and for a name that is there twice.
     """
     check_types(document)
-    changes = wanted(wish, document.value, exists)
+    changes = wanted(desired, document.value, exists)
     for path, value in changes:
         document = document.set(path, value)
     check_types(document)
@@ -225,9 +227,9 @@ def check_types(document):
 def _check_type(document, path, value, kind, what=""):
     if kind in (None, _kind(value)) or value is None:
         return
-    words = "%s%s is a %s; dockerd wants %s %s"
-    words %= (what, ".".join(path), _kind(value), "an" if kind == "object" else "a", kind)
-    raise _error(document.text, document.place(path), words, "mend it by hand: dockerd would not start with it")
+    message = "%s%s is a %s; dockerd wants %s %s"
+    message %= (what, ".".join(path), _kind(value), "an" if kind == "object" else "a", kind)
+    raise _error(document.text, document.place(path), message, "mend it by hand: dockerd would not start with it")
 
 
 def _kind(value):
@@ -274,8 +276,8 @@ def _load(text):
     def number(digits):
         value = int(digits) if re.match(r"-?[0-9]+$", digits) and len(digits) <= _MOST_DIGITS else float(digits)
         if len(digits) > _MOST_DIGITS or value in (float("inf"), float("-inf")):
-            words = "the number %s... is none that a computer has" % digits[:20]
-            raise _error(text, text.index(digits), words, "write a smaller one")
+            message = "the number %s... is none that a computer has" % digits[:20]
+            raise _error(text, text.index(digits), message, "write a smaller one")
         return value
 
     def constant(name):
@@ -307,14 +309,14 @@ def _explained(text, error):
     if comma or re.match(r",[ \t\r\n]*[\]}]", text[at:]):
         return _error(text, comma.start() if comma else at, "a comma after the last entry", "remove it")
     shown = re.match(r"[^\s,\]}:]{1,20}|.|$", text[at:], re.S).group()
-    for pattern, words, hint in _THERE:
+    for pattern, message, hint in _THERE:
         if re.match(pattern, text[at:]):
-            return _error(text, at, words.replace("%s", shown[:1]), hint)
+            return _error(text, at, message.replace("%s", shown[:1]), hint)
     found = [_HINTS[start] for start in _HINTS if error.msg.startswith(start)]
-    words, hint = found[0] if found else (error.msg, "mend it by hand")
+    message, hint = found[0] if found else (error.msg, "mend it by hand")
     # It belongs behind what stands before, which may be lines above.
-    at = len(text[:at].rstrip(_SPACE)) if words == "a comma is missing" else at
-    return _error(text, at, words.replace("%s", shown), hint)
+    at = len(text[:at].rstrip(_SPACE)) if message == "a comma is missing" else at
+    return _error(text, at, message.replace("%s", shown), hint)
 
 
 def _skip(text, at):

@@ -49,15 +49,15 @@ class Docker(object):
         self.api = api(self._socket())
         self.file, self.gpus = None, False
 
-    def ensure(self, wish):
+    def ensure(self, desired):
         """Bring daemon.json and the daemon to the wish (see daemon_json.wanted); everything is reported to the host."""
         self.file = self._read()
         document = self._parse(self.file)
-        self.gpus = bool(wish.get("runtime"))
-        wish = self._by_flags(wish, document)
-        merged, keys = self._merge(document, wish)
-        for words in merged.warnings:
-            self.host.warn("%s: %s" % (self.config, words))
+        self.gpus = bool(desired.get("runtime"))
+        desired = self._by_flags(desired, document)
+        merged, keys = self._merge(document, desired)
+        for message in merged.warnings:
+            self.host.warn("%s: %s" % (self.config, message))
         self._no_conflict(merged.value)
         data = merged.data
         if self.file.data is not None and not data.strip():
@@ -68,9 +68,9 @@ class Docker(object):
             self._may_start(merged.value)
             self.host.mark(self.name, self.flags.started, keys)
             self._write(data)
-        if wish.get("proxy") is not None:
-            keys = keys + self._set_proxy(wish, document)
-        self._take_up(wish, keys)
+        if desired.get("proxy") is not None:
+            keys = keys + self._set_proxy(desired, document)
+        self._take_up(desired, keys)
 
     # ---- the file
 
@@ -86,9 +86,9 @@ class Docker(object):
         except daemon_json.DaemonJsonError as error:
             self._refuse(error)
 
-    def _merge(self, document, wish):
+    def _merge(self, document, desired):
         try:
-            return daemon_json.merge(document, wish, self._is_program)
+            return daemon_json.merge(document, desired, self._is_program)
         except daemon_json.DaemonJsonError as error:
             self._refuse(error)
 
@@ -108,9 +108,9 @@ class Docker(object):
 
     # ---- flags beside the file
 
-    def _by_flags(self, wish, document):
-        left = daemon_flags.ungranted(wish, self.flags, document.value)
-        if wish.get("runtime") and not left["runtime"]:
+    def _by_flags(self, desired, document):
+        left = daemon_flags.ungranted(desired, self.flags, document.value)
+        if desired.get("runtime") and not left["runtime"]:
             self.host.warn("the runtime is registered by a flag (%s)" % self.flags.of("runtimes")[0].place)
         return left
 
@@ -129,7 +129,7 @@ class Docker(object):
     # ---- dockerd's own judgement, before the file reaches its path
 
     def _judge(self, data):
-        program = self.flags.program or docker_host.look(self.tree)["engine"]
+        program = self.flags.program or docker_host.inspect(self.tree)["engine"]
         if not program or not self.tree.live:
             return
         said = judge(self.host.run, program, self.flags.arguments, data, self._judge_as())
@@ -164,17 +164,17 @@ class Docker(object):
 
     # ---- the proxy, in a drop-in of the unit
 
-    def _set_proxy(self, wish, document):
+    def _set_proxy(self, desired, document):
         """Write or remove our drop-in; returns [its key] where docker has to take that up."""
-        text = docker_proxy.render(wish["proxy"])
+        text = docker_proxy.render(desired["proxy"])
         place = docker_proxy.elsewhere(self.tree, self.flags, document.value) if text else ""
         if place:
             self.host.warn("docker has a proxy by %s, which goes before ours: it is left alone" % place)
-            wish["proxy"] = None
+            desired["proxy"] = None
             return []
         if text and not self.host.systemd:
             self.host.warn("docker gets no proxy: it is not started by systemd here")
-            wish["proxy"] = None
+            desired["proxy"] = None
             return []
         there = self.tree.read(docker_proxy.PATH)
         if (there or "") == text:
@@ -199,7 +199,7 @@ class Docker(object):
 
     # ---- the daemon
 
-    def _take_up(self, wish, keys):
+    def _take_up(self, desired, keys):
         if self.flags.pid is None:
             self._not_running()
             return
@@ -208,14 +208,14 @@ class Docker(object):
             # it was started since, and reads its file at the start
             mark = {}
         info = self._info()
-        todo = set(keys) | set(mark.get("keys") or ()) | set(differs(wish, info))
+        todo = set(keys) | set(mark.get("keys") or ()) | set(differs(desired, info))
         if self.gpus and hook_is_newer(self.tree, self.flags.started):
             todo.add(GPUS)
         late = sorted(key for key in todo if key.startswith(AT_START))
-        if late and self._restart(late, info, wish):
+        if late and self._restart(late, info, desired):
             return
-        left = self._reload(wish) if todo - set(late) else []
-        if left and not late and self._restart(left, info, wish):
+        left = self._reload(desired) if todo - set(late) else []
+        if left and not late and self._restart(left, info, desired):
             return
         self.host.unmark(self.name)
         if late or left:
@@ -232,7 +232,7 @@ class Docker(object):
                 [str(error)],
             )
 
-    def _reload(self, wish):
+    def _reload(self, desired):
         """Have the daemon read its file again; returns the keys that it then still has otherwise."""
         self.host.done.append("had %s read %s again" % (self.name, self.config))
         if self.host.check:
@@ -241,11 +241,11 @@ class Docker(object):
         end = self.host.clock.time() + RELOAD_WAIT
         while True:
             self.host.clock.sleep(0.2)
-            left = [key for key in differs(wish, self._info()) if not key.startswith(AT_START)]
+            left = [key for key in differs(desired, self._info()) if not key.startswith(AT_START)]
             if not left or self.host.clock.time() > end:
                 return left
 
-    def _restart(self, keys, info, wish):
+    def _restart(self, keys, info, desired):
         """Restart the daemon where nobody's containers end by that, or it is agreed to; False where it has to wait."""
         rows = [] if info["live_restore"] else self._running()
         if self.policy == "never" or (rows and self.policy != "always"):
@@ -261,7 +261,7 @@ class Docker(object):
         answer = self._wait() if rc == 0 else None
         if answer is None:
             self._put_back((err or out).strip().splitlines())
-        other = differs(wish, answer)
+        other = differs(desired, answer)
         if other:
             self.host.fail(
                 "containers.not_registered",
@@ -420,16 +420,16 @@ def _raise(error):
     raise OSError(0, error.message)
 
 
-def differs(wish, info):
+def differs(desired, info):
     """Keys of which a daemon (docker_api's info) says something else than the wish. The truth is what the daemon says."""
     found = []
-    if wish.get("runtime") and daemon_json.RUNTIME not in info["runtimes"]:
+    if desired.get("runtime") and daemon_json.RUNTIME not in info["runtimes"]:
         found.append("runtimes")
-    if wish.get("default_runtime") and info["default_runtime"] != wish["default_runtime"]:
+    if desired.get("default_runtime") and info["default_runtime"] != desired["default_runtime"]:
         found.append("default-runtime")
-    if wish.get("cgroup_driver") and info["cgroup_driver"] not in ("", "none", wish["cgroup_driver"]):
+    if desired.get("cgroup_driver") and info["cgroup_driver"] not in ("", "none", desired["cgroup_driver"]):
         found.append("exec-opts")
-    if wish.get("proxy") and docker_proxy.differs(wish["proxy"], info):
+    if desired.get("proxy") and docker_proxy.differs(desired["proxy"], info):
         found.append(docker_proxy.KEY)
     return found
 

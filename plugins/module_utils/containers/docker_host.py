@@ -15,7 +15,7 @@ _ENGINES = ("/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd")
 _FIRST_USER = 1000
 
 
-def look(tree):
+def inspect(tree):
     """{engine, snap, podman, desktop: [users], rootless: {user: {home, uid, gid, config, running}}}.
 
     engine: path of the system's dockerd, or None; snap: docker comes as a snap; podman: /usr/bin/docker is podman's.

@@ -21,13 +21,13 @@ KEY = "its proxy"
 _NAMES = (("HTTP_PROXY", "http"), ("HTTPS_PROXY", "https"), ("NO_PROXY", "no_proxy"))
 
 
-def render(wish):
+def render(desired):
     """Text of the drop-in; "" without a proxy. wish: {http, https, no_proxy} of texts without passwords."""
-    if not (wish.get("http") or wish.get("https")):
+    if not (desired.get("http") or desired.get("https")):
         return ""
     lines = ["# written by gpu-provision", "[Service]"]
     # A percent sign would be a specifier of systemd's, a quote would end the word; neither is in an address.
-    lines += ['Environment="%s=%s"' % (name, wish[key]) for name, key in _NAMES if wish.get(key)]
+    lines += ['Environment="%s=%s"' % (name, desired[key]) for name, key in _NAMES if desired.get(key)]
     return "\n".join(lines) + "\n"
 
 
@@ -47,9 +47,11 @@ def elsewhere(tree, flags, keys):
     return ""
 
 
-def differs(wish, info):
+def differs(desired, info):
     """True when a running daemon has another proxy than the wish's; info: of docker_api, where passwords are masked."""
-    return bool(render(wish)) and any((wish.get(key) or "") != info.get("proxy", {}).get(key, "") for _, key in _NAMES)
+    return bool(render(desired)) and any(
+        (desired.get(key) or "") != info.get("proxy", {}).get(key, "") for _, key in _NAMES
+    )
 
 
 def of_info(answer):

@@ -52,9 +52,9 @@ class Host(object):
     def fail(self, code, message, hint, because=()):
         raise ContainerError(code, message, hint, because, self.done)
 
-    def warn(self, words):
-        if words not in self.warnings:
-            self.warnings.append(words)
+    def warn(self, message):
+        if message not in self.warnings:
+            self.warnings.append(message)
 
     @property
     def systemd(self):
@@ -163,11 +163,11 @@ class Host(object):
             self.tree.real(containers_files.PENDING),
             "restart docker and containerd if their files were changed",
         )
-        told = []
+        lines = []
         if self.check:
             return pending(self.tree)
-        marks = own_state.take(path, containers_files.MARKS, told, lost)
-        self.warnings += told
+        marks = own_state.take(path, containers_files.MARKS, lines, lost)
+        self.warnings += lines
         return marks or {}
 
     def mark(self, daemon, started, keys):

@@ -65,7 +65,7 @@ _BUNDLES = (
 _NAMESPACES = {"moby": "docker"}
 _MOST_CONTAINERS = 256
 _MOST_ENTRIES = 64
-_GPU_WORDS = lazy_re.compile(
+_GPU_OPTIONS = lazy_re.compile(
     rb"nvidia-container-runtime-hook|nvidia-cdi-hook|/dev/nvidia(?:[0-9]+|ctl|-uvm)|nvidia-container-toolkit\""
 )
 _ID = lazy_re.compile(r"(?:^|[/-])([0-9a-f]{64})(?:\.scope)?(?=/|$)")
@@ -121,7 +121,7 @@ def upstream(version):
 
 def read_docker(tree, packages):
     """facts.Docker: which docker this is, what is in its file and its flags, whether it runs."""
-    found = docker_host.look(tree)
+    found = docker_host.inspect(tree)
     package, version = _package("docker", packages)
     # Without a daemon nobody looks through the whole process table for one.
     flags = daemon_flags.read(tree) if found["engine"] else daemon_flags.Flags(None, daemon_flags.CONFIG, [])
@@ -408,7 +408,7 @@ def _task(tree, folder, ident, namespace):
         "runtime": _NAMESPACES.get(namespace, "containerd"),
         "pid": integer(pid),
         "comm": comm,
-        "gpu": _GPU_WORDS.search(config) is not None,
+        "gpu": _GPU_OPTIONS.search(config) is not None,
     }
 
 

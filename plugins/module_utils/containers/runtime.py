@@ -41,8 +41,8 @@ def apply(params, check=False, host=None):
         containers_cdi.ensure_device_links(host)
     elif params.get("device_links") is False:
         containers_cdi.drop_device_links(host)
-    for daemon, wish in daemons:
-        daemon.ensure(wish)
+    for daemon, desired in daemons:
+        daemon.ensure(desired)
     if users:
         _without_cgroups(host, docker)
     if docker:
@@ -75,7 +75,7 @@ def _title(row):
 
 def _daemons(host, policy, docker, users):
     """[(daemon, wish)], every one found before the first is changed."""
-    found = docker_host.look(host.tree) if docker or users else None
+    found = docker_host.inspect(host.tree) if docker or users else None
     daemons = []
     if docker:
         refusal = docker_host.refusal(found)
@@ -93,7 +93,7 @@ def _daemons(host, policy, docker, users):
                     "make the user first, or leave it out",
                 )
         daemons.append((containers_docker.Docker(host, policy), docker))
-    wish = {key: value for key, value in (docker or {"runtime": True}).items() if key in _FOR_USERS}
+    desired = {key: value for key, value in (docker or {"runtime": True}).items() if key in _FOR_USERS}
     for user in users:
         row = found["rootless"].get(user)
         if row is None:
@@ -102,7 +102,7 @@ def _daemons(host, policy, docker, users):
                 "%s has no rootless docker" % user,
                 "as %s: dockerd-rootless-setuptool.sh install, then run again" % user,
             )
-        daemons.append((containers_docker.UserDocker(host, policy, user, row), wish))
+        daemons.append((containers_docker.UserDocker(host, policy, user, row), desired))
     return daemons
 
 

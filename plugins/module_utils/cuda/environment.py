@@ -43,7 +43,7 @@ class Group(object):
                 self.choices[lines[at]] = host_tree.integer(lines[at + 1]) or 0
 
     @property
-    def words(self):
+    def summary(self):
         """The group in one line, for diffs."""
         if not self.there:
             return ""
@@ -155,7 +155,7 @@ class Environment(object):
         if path not in before.choices or os.path.isdir(path):
             return
         self._alternatives(["--remove", name, path], "forgot %s as a choice for %s" % (path, name))
-        self._show(before, "%s without %s\n" % (before.words.strip(), path))
+        self._show(before, "%s without %s\n" % (before.summary.strip(), path))
 
     def _choose(self, item):
         """Have link lead to path for good: registered, in manual mode, so that no installation moves it."""
@@ -195,7 +195,7 @@ class Environment(object):
 
     def _show(self, before, after):
         header = "update-alternatives " + before.name
-        self.diff.append({"before_header": header, "after_header": header, "before": before.words, "after": after})
+        self.diff.append({"before_header": header, "after_header": header, "before": before.summary, "after": after})
 
     # ---- files
 

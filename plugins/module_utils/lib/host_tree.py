@@ -23,7 +23,7 @@ import stat
 # Of a file whose reader names no limit. dpkg's status of 5,000 packages has 6 MB.
 MOST_BYTES = 32 << 20
 MOST_NAMES = 50000
-_WORD = 4096
+_SHORT = 4096
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NULL = os.makedev(1, 3)
 # Files that the kernel makes as they are read: they have no size of their own, and errors say that there is no value.
@@ -222,9 +222,9 @@ class HostTree(object):
 
     def word(self, path):
         """Text of a one-value file without surrounding space; None when absent, unreadable, empty or no such file."""
-        text = self.read(path, _WORD) or ""
+        text = self.read(path, _SHORT) or ""
         # A list of the kernel's may be longer (cgroup.procs), and its beginning says enough.
-        return (text.strip() or None) if len(text) < _WORD or path.startswith(_KERNEL) else None
+        return (text.strip() or None) if len(text) < _SHORT or path.startswith(_KERNEL) else None
 
     def names(self, path):
         """Sorted names in a folder; empty when it is absent or unreadable. Of MOST_NAMES and more only so many."""

@@ -102,7 +102,7 @@ def absolute(value):
     return fits(value, str) and value[:1] == "/" and "\0" not in value and ".." not in value.split("/")
 
 
-def take(path, shape, told, lost=None):
+def take(path, shape, warnings, lost=None):
     """As read, for who changes the host: what is damaged is put aside, told gets a line that says so, and None comes back.
 
     lost: what is done without the file, for that line.
@@ -110,7 +110,7 @@ def take(path, shape, told, lost=None):
     try:
         return read(path, shape)
     except Damaged as damage:
-        told.append("; ".join(filter(None, (put_aside(damage), lost))))
+        warnings.append("; ".join(filter(None, (put_aside(damage), lost))))
         return None
 
 
@@ -167,7 +167,7 @@ def names(folder):
     return sorted(found)
 
 
-def move(folder, told=None):
+def move(folder, warnings=None):
     """Move what earlier versions kept in OLDER to folder (FOLDER below any root); nothing in it is replaced.
 
     Raises ownfiles.FileError where folder cannot be made; what cannot be moved is no error, since it is read where it lies.
@@ -177,24 +177,26 @@ def move(folder, told=None):
     """
     older = folder[: -len(FOLDER)] + OLDER
     ours = folder.endswith(FOLDER) and any(os.path.lexists(os.path.join(older, name)) for name in _FOLDERS + _FILES)
-    if not ours or not _is_sound(older, told):
+    if not ours or not _is_sound(older, warnings):
         return
     make_folder(folder)
     try:
         for name in sorted(os.listdir(older)):
             path, new = os.path.join(older, name), os.path.join(folder, name)
-            if name in _FOLDERS and os.path.isdir(new) and _is_sound(path, told):
+            if name in _FOLDERS and os.path.isdir(new) and _is_sound(path, warnings):
                 # Both have it: an earlier version was used again, or this was cut off.
                 for inner in sorted(os.listdir(path)):
                     _move(os.path.join(path, inner), os.path.join(new, inner))
                 _remove_empty(path)
-            elif name.startswith(_FILES) or (name in _FOLDERS and not os.path.lexists(new) and _is_sound(path, told)):
+            elif name.startswith(_FILES) or (
+                name in _FOLDERS and not os.path.lexists(new) and _is_sound(path, warnings)
+            ):
                 _move(path, new)
         _remove_empty(older)
     except OSError as error:
         # Gone: another process moves it too.
-        if told is not None and error.errno != errno.ENOENT:
-            told.append("%s is used where it is: it cannot be moved to %s (%s)" % (older, folder, error.strerror))
+        if warnings is not None and error.errno != errno.ENOENT:
+            warnings.append("%s is used where it is: it cannot be moved to %s (%s)" % (older, folder, error.strerror))
 
 
 def _move(old, new):
@@ -227,10 +229,10 @@ def _remove_empty(folder):
             raise
 
 
-def _is_sound(folder, told):
+def _is_sound(folder, warnings):
     why = _fault(folder)
-    if why and told is not None:
-        told.append(put_aside(Damaged(folder, why)))
+    if why and warnings is not None:
+        warnings.append(put_aside(Damaged(folder, why)))
     return not why
 
 
@@ -247,13 +249,13 @@ def _fault(folder):
     return None
 
 
-def open_lock(path, told):
+def open_lock(path, warnings):
     """Descriptor of a lock file that root alone can open, made where it is not there; raises ownfiles.FileError.
 
     The content of the file means nothing. told: gets a line where something else lay in its place and was put aside.
     """
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-        told.append(put_aside(Damaged(path, "it is not a regular file")))
+        warnings.append(put_aside(Damaged(path, "it is not a regular file")))
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
     try:
         handle = os.open(path, flags, 0o600)

@@ -57,8 +57,8 @@ def _resolve(work, args):
     _update(config)
     lists = _lists(work, sources, archs)
     asked = sorted({item for names in args["sets"] for item in names})
-    offered = _offered(lists, {item.split("=")[0].split(":")[0] for item in asked})
-    missing = _missing(asked, offered)
+    available = _candidates_of(lists, {item.split("=")[0].split(":")[0] for item in asked})
+    missing = _missing(asked, available)
     picked = {}
     if not missing:
         texts = [one["text"] for one in lists]
@@ -119,7 +119,7 @@ def present_sources(root, sources):
     """
     found = []
     for source in sources:
-        for suite in apt_sources.words(source.get("suites")) or ["/"]:
+        for suite in apt_sources.split_words(source.get("suites")) or ["/"]:
             folder = os.path.join(root, source["path"], "" if suite.endswith("/") else "dists/" + suite)
             if os.path.isfile(os.path.join(folder, "Release")):
                 found.append(dict(source, name="present-%d" % len(found), suites=suite, present=root, key_data=None))
@@ -141,7 +141,7 @@ def _write_root(work, sources, archs):
         os.makedirs(os.path.join(work, folder))
     for source in sources:
         uri, key = source["uris"], None
-        source["suites_list"] = apt_sources.words(source.get("suites")) or ["/"]
+        source["suites_list"] = apt_sources.split_words(source.get("suites")) or ["/"]
         if source.get("present"):
             uri = "file:" + _copy(work, source)
         else:
@@ -237,7 +237,7 @@ def _lists(work, sources, archs):
             if not suite.endswith("/"):
                 places = [
                     (component, "%s%s_binary-%s_Packages" % (start, component, arch))
-                    for component in apt_sources.words(source.get("components"))
+                    for component in apt_sources.split_words(source.get("components"))
                     for arch in archs
                 ]
             for component, name in places:
@@ -254,7 +254,7 @@ def _read(path):
     return host_tree.read_text(path, 1 << 28, "surrogateescape")
 
 
-def _offered(lists, wanted):
+def _candidates_of(lists, wanted):
     """{name: versions}, of the names wanted, newest first."""
     found = {}
     for one in lists:
@@ -264,11 +264,11 @@ def _offered(lists, wanted):
     return {name: sorted(versions, key=deb_version.key, reverse=True) for name, versions in found.items()}
 
 
-def _missing(asked, offered):
+def _missing(asked, available):
     missing = []
     for item in asked:
         name, _, version = item.partition("=")
-        have = offered.get(name.split(":")[0], [])
+        have = available.get(name.split(":")[0], [])
         if (version and version not in have) or not have:
             missing.append({"name": name, "version": version or None, "have": have[:8]})
     return missing

@@ -74,35 +74,35 @@ def opened(root, create=True):
         if not create:
             raise AptError("mirror.none", "there is no mirror in %s" % root, hint="provision mirror DIR makes one")
         _make(root)
-    told = []
-    manifest = _manifest(root, told if create else None)
+    warnings = []
+    manifest = _manifest(root, warnings if create else None)
     if create and not manifest:
         # From here on the folder is known as ours: a first run that is cut off goes on.
         _write_manifest(root, {})
     return {
         "manifest": manifest,
-        "warnings": told,
+        "warnings": warnings,
         "apt": shutil.which("apt-get") is not None,
         "free": conda_common.free_bytes(root),
     }
 
 
-def _manifest(root, told=None):
+def _manifest(root, warnings=None):
     """The manifest; of a damaged one {}, put aside, with a line in told. Without told (nothing may change) AptError is raised."""
     path = os.path.join(root, MANIFEST)
     try:
         found = own_state.read(path, _SHAPE, _MOST_BYTES)
-        if found is None and told is None:
+        if found is None and warnings is None:
             raise own_state.Damaged(path, "it is not there")
         return found or {}
     except own_state.Damaged as damage:
-        if told is None:
+        if warnings is None:
             raise AptError(
                 "mirror.manifest",
                 "the manifest of the mirror cannot be read: %s" % damage,
                 hint="provision mirror puts it aside and makes it anew: files with the right checksums are not fetched again",
             ) from None
-        told.append("%s; files with the right checksums are not fetched again" % own_state.put_aside(damage))
+        warnings.append("%s; files with the right checksums are not fetched again" % own_state.put_aside(damage))
         return {}
 
 

@@ -37,8 +37,8 @@ def read(tree, facts):
     rows, journal = dpkg_state.read(tree)
     sources, packages = facts["apt"]["sources"], facts["packages"]
     there = apt_lists.lists(tree, sources, facts["host"]["arch"])
-    offers = apt_lists.offers(tree, there, packages)
-    apt_lists.hide_secrets(there, offers, facts["host"]["arch"])
+    listed = apt_lists.packages_in_lists(tree, there, packages)
+    apt_lists.hide_secrets(there, listed, facts["host"]["arch"])
     return {
         "holds": dpkg_state.holds(rows),
         "unfinished": _unfinished(tree, rows),
@@ -49,7 +49,7 @@ def read(tree, facts):
         "unattended": dpkg_logs.unattended(dpkg_logs.tail(tree, dpkg_logs.UNATTENDED)),
         "keyrings": apt_lists.keyrings(tree, sources),
         "lists": there,
-        "offers": offers,
+        "offers": listed,
         "settings": _settings(tree),
         "stanzas": _stanzas(tree, facts["apt"]["errors"]),
         "aptitude_holds": _aptitude_holds(tree),

@@ -190,12 +190,12 @@ def _systemd_boot(tree):
         for match in re.finditer(r"^[ \t]*default\s+(\S+)", tree.read(esp + "/loader/loader.conf") or "", re.M):
             pattern = match.group(1)
         chosen, why = order[-1], "the newest entry in " + folder
-        for wish, origin in (
+        for asked, origin in (
             (_loader(tree, "LoaderEntryOneShot", None), "LoaderEntryOneShot (one boot only)"),
             (_loader(tree, "LoaderEntryDefault", None), "LoaderEntryDefault"),
             (pattern, esp + "/loader/loader.conf"),
         ):
-            names = [name for name in order if wish and fnmatch.fnmatch(name, re.sub(r"\.conf$", "", wish))]
+            names = [name for name in order if asked and fnmatch.fnmatch(name, re.sub(r"\.conf$", "", asked))]
             if names:
                 chosen, why = names[-1], origin
                 break

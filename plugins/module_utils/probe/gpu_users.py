@@ -85,10 +85,10 @@ def _users(tree):
 
 def main(args):
     """Return {"gpu_users", "boot_id", "machine_id"}. args: "root" for a recorded host."""
-    return look(HostTree(args.get("root", "/")))
+    return inspect(HostTree(args.get("root", "/")))
 
 
-def look(tree):
+def inspect(tree):
     """Return {"gpu_users": [facts.GpuUser], "boot_id", "machine_id"}; the ids are None where the host tells none."""
     return {
         "gpu_users": read_gpu_users(tree),

@@ -96,10 +96,10 @@ class _Runtime(object):
         self.deadline = time.monotonic() + timeout
         self.name = "%s-%d" % (NAME, os.getpid())
 
-    def call(self, words, data=None, least=0.0):
+    def call(self, arguments, data=None, least=0.0):
         """Run one command of it; least: seconds that it gets in any case (cleaning up)."""
         left = max(least, self.deadline - time.monotonic(), 0.1)
-        return run([self.program] + self.options + words, left, self.env, data)
+        return run([self.program] + self.options + arguments, left, self.env, data)
 
     def prove(self, args, device):
         image, made, why, evidence = self.image(args.get("image") or "")

@@ -74,11 +74,7 @@ def convolve(args, say):
     say("loading cuDNN")
     cudnn = _Cudnn()
     number = cudnn.library.cudnnGetVersion()
-    result = {
-        "version": prove_framework.cudnn_words(number),
-        "path": prove_library.mapped("libcudnn.so"),
-        "wrong": None,
-    }
+    result = {"version": prove_framework.cudnn_text(number), "path": prove_library.mapped("libcudnn.so"), "wrong": None}
     say("initialising the driver")
     card = prove_cuda.Card(prove_cuda.Driver(), 0)
     image = [[[(3 * c + 5 * y + 7 * x) % 11 for x in range(SIDE)] for y in range(SIDE)] for c in range(CHANNELS)]

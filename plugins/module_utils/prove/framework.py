@@ -121,13 +121,13 @@ def _torch(compute_on, say):
             card["wrong"] = str(error).splitlines()[0]
         result["cards"].append(card)
     cudnn = torch.backends.cudnn.version()
-    result["cudnn"] = cudnn_words(cudnn) if cudnn else None
+    result["cudnn"] = cudnn_text(cudnn) if cudnn else None
     if hasattr(torch.cuda, "nccl") and torch.distributed.is_available() and torch.distributed.is_nccl_available():
         result["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return result
 
 
-def cudnn_words(number):
+def cudnn_text(number):
     """9.14.0 for what cudnnGetVersion returns: 91400 (from 9 on), 8902 before."""
     if number >= 90000:
         return "%d.%d.%d" % (number // 10000, number % 10000 // 100, number % 100)

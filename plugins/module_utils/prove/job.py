@@ -197,7 +197,7 @@ class _Child(object):
     def finished(self):
         return self.outcome is not None
 
-    def look(self, ready):
+    def check(self, ready):
         """Take what has come, and judge time and memory."""
         if ready:
             self._read()
@@ -278,7 +278,7 @@ class _Child(object):
 def _wait(children):
     ready, _, _ = select.select([child.reader for child in children], [], [], 0.1)
     for child in children:
-        child.look(child.reader in ready)
+        child.check(child.reader in ready)
         if child.finished and child.process is not None:
             # A child that is over must not hold a card or memory while others still run.
             _end_group(child.process)

@@ -14,7 +14,7 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.prove import cuda as prove_cuda
 from ansible_collections.gpu.provision.plugins.module_utils.prove import library as prove_library
-from ansible_collections.gpu.provision.plugins.module_utils.prove.sizes import GIB, KIB, MIB, size_words
+from ansible_collections.gpu.provision.plugins.module_utils.prove.sizes import GIB, KIB, MIB, size_text
 
 SIZES = (8, KIB, MIB, 32 * MIB, 256 * MIB, GIB)
 # What a job of ours adds to the environment: warnings are evidence; multicast stays as the host has it, else off.
@@ -27,7 +27,7 @@ class NcclError(Exception):
     """A call of NCCL failed; the message has its code and its words."""
 
 
-def version_words(number):
+def version_text(number):
     """2.28.3 for what ncclGetVersion returns: 22803 (from 2.9 on), 2804 before."""
     if number < 10000:
         return "%d.%d.%d" % (number // 1000, number % 1000 // 100, number % 100)
@@ -48,7 +48,7 @@ class _Nccl(object):
     def version(self):
         value = ctypes.c_int()
         self.call("ncclGetVersion", ctypes.byref(value))
-        return version_words(value.value)
+        return version_text(value.value)
 
 
 def allreduce(args, say):
@@ -115,7 +115,7 @@ def allreduce(args, say):
 
     begun = time.monotonic()
     for size in [size for size in SIZES if size <= most]:
-        say("all-reduce of %s" % size_words(size))
+        say("all-reduce of %s" % size_text(size))
         for card, target in zip(cards, receive):  # noqa: B905 -- Python 3.8
             card.use()
             driver.call("cuMemsetD8_v2", ctypes.c_uint64(target), 0xFF, _size(size))
@@ -129,7 +129,7 @@ def allreduce(args, say):
             if many:
                 result["wrong"].append(
                     "%s: %d of %d sums on card %d are wrong, the first is number %d"
-                    % (size_words(size), many, size // 4, rank, first)
+                    % (size_text(size), many, size // 4, rank, first)
                 )
         # Twice to warm up, then as often as a fifth of a second allows.
         started = time.monotonic()

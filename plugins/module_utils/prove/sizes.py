@@ -7,7 +7,7 @@ from __future__ import annotations
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
-def size_words(size):
+def size_text(size):
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size >= unit:
             return "%d%s" % (size // unit, name)

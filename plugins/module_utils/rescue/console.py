@@ -41,9 +41,9 @@ _FAILURES = (AptError, rescue_snapshot.SnapshotError, own_files.FileError)
 class Ended(Exception):
     """The run is over: exit code and what is said last."""
 
-    def __init__(self, rc, words):
-        Exception.__init__(self, words)
-        self.rc, self.words = rc, words
+    def __init__(self, rc, message):
+        Exception.__init__(self, message)
+        self.rc, self.message = rc, message
 
 
 def main(decisions, argv, program):
@@ -63,7 +63,7 @@ def main(decisions, argv, program):
         code = console.attempt(console.run)
         return 1 if code is None else code
     except Ended as end:
-        console.say(end.words)
+        console.say(end.message)
         return end.rc
     except KeyboardInterrupt:
         console.say(
@@ -201,7 +201,7 @@ class Console(object):
         self.read()
         self.packages.remember()
         self.whose()
-        self.tell()
+        self.report()
         if self.options.look:
             return 0 if self.state.right_now() else 3
         self.refuse()
@@ -246,7 +246,7 @@ class Console(object):
             self.leave = "it came from outside apt (%s), and packages beside it would break both" % outside
             self.leave += "" if self.state.elsewhere() else "; --purge removes it, then installs one"
 
-    def tell(self):
+    def report(self):
         state, count = self.state, len(self.state.facts["gpus"])
         head = "Host:    %s (%s), %d NVIDIA GPUs" % (self.decisions["host"], socket.gethostname(), count)
         found = ["  %s: %s" % pair for pair in state.findings()] or ["  nothing that needs mending"]
@@ -261,8 +261,10 @@ class Console(object):
             raise Ended(5, "refused: %s" % self.leave)
         elsewhere = self.state.elsewhere() if self.options.purge else []
         if elsewhere:
-            words = "a driver from outside apt lies where --purge removes nothing (%s): take it away by what brought it"
-            raise Ended(5, "refused: " + words % " ".join(elsewhere))
+            message = (
+                "a driver from outside apt lies where --purge removes nothing (%s): take it away by what brought it"
+            )
+            raise Ended(5, "refused: " + message % " ".join(elsewhere))
 
     def has_work(self):
         state = self.state
@@ -286,10 +288,10 @@ class Console(object):
             others = [row for row in rows if row not in keep]
             files = [row["file"] for row in others]
             if not keep or any(len(row["uris"]) * len(row["suites"]) > 1 for row in others):
-                words = (
+                message = (
                     "2. %s stands in %s with different keys, and no entry can be taken out alone: correct them by hand"
                 )
-                self.say(words % (uri, " ".join(row["file"] for row in rows)))
+                self.say(message % (uri, " ".join(row["file"] for row in rows)))
                 continue
             question = "2. Keep %s in %s alone, and disable it elsewhere (%s)." % (
                 uri,
@@ -444,7 +446,7 @@ class Console(object):
             self.read()
         self.mark()
         self.say("")
-        self.tell()
+        self.report()
         return self.verdict()
 
     def verdict(self):
@@ -455,11 +457,15 @@ class Console(object):
             if self.taken is not None:
                 rescue_snapshot.finish(self.taken)
             if right:
-                words = "\nThe driver is right: %s.\nNext: provision verify -l %s, from where the host can be reached; "
-                self.say(words % (state.library, host) + "provision apply for all the rest.")
+                message = (
+                    "\nThe driver is right: %s.\nNext: provision verify -l %s, from where the host can be reached; "
+                )
+                self.say(message % (state.library, host) + "provision apply for all the rest.")
             else:
-                words = "\nThe driver is right from the next boot on: %s with kernel %s.\nNext: systemctl reboot, then "
-                self.say(words % (state.library, state.next) + "provision verify -l %s." % host)
+                message = (
+                    "\nThe driver is right from the next boot on: %s with kernel %s.\nNext: systemctl reboot, then "
+                )
+                self.say(message % (state.library, state.next) + "provision verify -l %s." % host)
             return 0
         self.say("\nIt is still broken.")
         if self.leave and self.decisions["managed"]:
@@ -482,12 +488,12 @@ class Console(object):
         if self.dry or (self.taken is not None and not paths):
             return
         answer = rescue_snapshot.take("offline rescue", paths)
-        words = (
+        message = (
             "Going on with the snapshot of a run that was cut off" if answer["resumed"] else "Snapshot of what is there"
         )
-        told = [] if self.taken else ["%s: %s" % (words, answer["path"])]
+        lines = [] if self.taken else ["%s: %s" % (message, answer["path"])]
         self.taken = answer["id"]
-        for line in told + answer["warnings"]:
+        for line in lines + answer["warnings"]:
             self.say(line)
 
     def mark(self):

@@ -184,10 +184,10 @@ class State(object):
         """What is no finding and explains why nothing is done, a line each."""
         if not self.outside:
             return []
-        told = [] if self.core else ["this driver came from outside apt: " + ", ".join(self.outside)]
+        lines = [] if self.core else ["this driver came from outside apt: " + ", ".join(self.outside)]
         if self.works():
-            told.append("it works: module and libraries are %s, nvidia-smi answers" % self.library)
-        return told
+            lines.append("it works: module and libraries are %s, nvidia-smi answers" % self.library)
+        return lines
 
     def findings(self):
         """[(code, message)] of what is wrong, by the codes of ``provision diagnose --explain CODE``."""

@@ -144,10 +144,10 @@ def take(reason, paths=(), root="/", resume=True, keep=KEEP, check=False, undo_o
     "pruned": [ids], "warnings": [lines]}. Raises SnapshotError. check: makes nothing.
     """
     host = Host(root)
-    told = host.told
+    lines = host.warnings
     if not check:
         with host.lock():
-            told += host.put_damaged_aside()
+            lines += host.put_damaged_aside()
     open_one = host.unfinished() if resume else None
     if open_one is not None:
         manifest = host.manifest(open_one)
@@ -156,7 +156,7 @@ def take(reason, paths=(), root="/", resume=True, keep=KEEP, check=False, undo_o
         if missing and not check:
             with host.lock():
                 host.add(open_one, manifest, missing, "named")
-        return dict(host.answer(open_one, manifest, resumed=True, changed=bool(missing)), warnings=told)
+        return dict(host.answer(open_one, manifest, resumed=True, changed=bool(missing)), warnings=lines)
     if check:
         return {
             "id": None,
@@ -171,7 +171,7 @@ def take(reason, paths=(), root="/", resume=True, keep=KEEP, check=False, undo_o
     with host.lock():
         id_, manifest = host.make(reason, _clean(paths), undo_of)
         pruned = host.prune(keep, id_)
-    return dict(host.answer(id_, manifest, resumed=False, changed=True), pruned=pruned, warnings=told)
+    return dict(host.answer(id_, manifest, resumed=False, changed=True), pruned=pruned, warnings=lines)
 
 
 def mark(id_, root="/"):
@@ -293,7 +293,7 @@ class Host(object):
         self.root = "" if root == "/" else root.rstrip("/")
         self.folder = self.real(SNAPSHOTS)
         # what was put aside before a change, in lines for people
-        self.told = []
+        self.warnings = []
 
     def real(self, path):
         return self.root + path
@@ -357,13 +357,13 @@ class Host(object):
 
     def put_damaged_aside(self):
         """Give snapshots whose manifest is damaged another name, so that they are neither used nor pruned; returns lines."""
-        told = []
+        lines = []
         for id_ in self.ids():
             try:
                 own_state.read(self.inside(id_, "manifest.json"), _SHAPE)
             except own_state.Damaged as damage:
-                told.append(own_state.put_aside(own_state.Damaged(self.inside(id_), "its manifest: " + damage.why)))
-        return told
+                lines.append(own_state.put_aside(own_state.Damaged(self.inside(id_), "its manifest: " + damage.why)))
+        return lines
 
     def unfinished(self):
         """Id of the newest snapshot if its rescue is not finished and it is young enough to go on with; else None."""
@@ -386,7 +386,7 @@ class Host(object):
         if os.geteuid() != 0 and not self.root:
             raise _not_root()
         own_state.make_folder(os.path.dirname(self.folder))
-        own_state.move(os.path.dirname(self.folder), self.told)
+        own_state.move(os.path.dirname(self.folder), self.warnings)
         if not os.path.isdir(self.folder):
             os.mkdir(self.folder, 0o700)
         os.chmod(self.folder, 0o700)

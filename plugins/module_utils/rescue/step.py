@@ -25,7 +25,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt.common import Ap
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, own_files, redact
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import modules as rescue_modules
 
-ASIDE = ".gpu-provision-disabled"
+_ASIDE = ".gpu-provision-disabled"
 LISTS = "/var/lib/apt/lists"
 # an initramfs with every module on a slow disk
 _BUILD_SECONDS = 900
@@ -51,8 +51,8 @@ def run(params, check=False, log_dir=apt_transaction.LOGS):
     with apt_query.proxy(params.get("environment")):
         for step in params["steps"]:
             # One that cannot get dpkg's lock says so for all that follow.
-            told = None if stopped is None else dict(stopped, said=["not begun: " + stopped["said"][0]])
-            result = told or steps.carry_out(step)
+            lines = None if stopped is None else dict(stopped, said=["not begun: " + stopped["said"][0]])
+            result = lines or steps.carry_out(step)
             result.update(action=step["action"], words=step.get("words") or "")
             if result.get("code") in _FOR_ALL:
                 stopped = result
@@ -116,14 +116,14 @@ class Steps(object):
         journal = os.path.lexists(apt_transaction.JOURNAL)
         if not unfinished and not journal:
             return False, ["dpkg has nothing unfinished"]
-        told = "finished %s" % _few(unfinished) if unfinished else "restored the holds"
+        lines = "finished %s" % _few(unfinished) if unfinished else "restored the holds"
         if self.check:
-            return True, [told]
+            return True, [lines]
         self._transaction()
         left = _unfinished()
         if left:
             raise AptError("apt.dpkg_failed", "dpkg could not finish %s" % _few(left))
-        return True, [told]
+        return True, [lines]
 
     def boot_room(self, args):
         """Make room in /boot. args: packages (exact names of old kernels), files."""
@@ -246,10 +246,10 @@ class Steps(object):
             if data is None:
                 continue
             text = data.decode("utf-8", "replace")
-            new, told = edit(text, path, mine)
-            if new == text or not told:
+            new, lines = edit(text, path, mine)
+            if new == text or not lines:
                 continue
-            said += told
+            said += lines
             if not self.check:
                 self._keep(path)
                 own_files.write(self.path(path), new.encode("utf-8"))
@@ -261,7 +261,7 @@ class Steps(object):
         if whole:
             rows = text.splitlines(True)
             return "".join(map(_off, rows)), ["took every entry out of %s" % path]
-        readable, broken = _told_apart(text, path, entries)
+        readable, broken = _by_readable(text, path, entries)
         # Broken stanzas first: "Enabled: no" would be another line of what apt cannot read, and no line number moves.
         rows = text.splitlines(True)
         for entry in broken:
@@ -269,12 +269,12 @@ class Steps(object):
                 if not rows[number].strip():
                     break
                 rows[number] = _off(rows[number])
-        told = ["took line %d out of %s" % (entry["line"], path) for entry in readable + broken]
-        return apt_sources.without("".join(rows), path, readable), told
+        lines = ["took line %d out of %s" % (entry["line"], path) for entry in readable + broken]
+        return apt_sources.without("".join(rows), path, readable), lines
 
     @staticmethod
     def _rewritten(text, path, entries):
-        lines, told = text.splitlines(True), []
+        lines, notes = text.splitlines(True), []
         for entry in entries:
             at, uri = int(entry["line"]) - 1, entry["uri"]
             end = at + 1
@@ -288,8 +288,8 @@ class Steps(object):
                 if real is not None:
                     login = real.rpartition("@")[0].rpartition("://")[2]
                     lines[number] = lines[number].replace(real, entry["to"].replace(redact.STARS, login))
-                    told.append("%s line %d: %s is %s now" % (path, number + 1, uri, entry["to"]))
-        return "".join(lines), told
+                    notes.append("%s line %d: %s is %s now" % (path, number + 1, uri, entry["to"]))
+        return "".join(lines), notes
 
     def sources_key(self, args):
         """Write a repository's entry with its present key, in place of others of it. args: repository (a SourceSpec)."""
@@ -332,10 +332,10 @@ class Steps(object):
             real = self.path(path)
             if not os.path.lexists(real):
                 continue
-            said.append("%s is %s now" % (path, os.path.basename(path) + ASIDE))
+            said.append("%s is %s now" % (path, os.path.basename(path) + _ASIDE))
             if not self.check:
                 self._keep(path)
-                own_files.rename(real, real + ASIDE)
+                own_files.rename(real, real + _ASIDE)
         return bool(said), said or ["they are not there any more"]
 
     def packages_install(self, args):
@@ -352,25 +352,25 @@ class Steps(object):
         )
         argv.append("--no-install-recommends")
         gone = [name for name in wanted if _NOWHERE.search(self.command(argv + ["-s", "install", name], 120).text)]
-        offered = [name for name in wanted if name not in gone]
-        if not offered:
-            raise _not_offered(gone)
-        simulated = self.command(argv + ["-s", "install"] + offered, 120)
+        available = [name for name in wanted if name not in gone]
+        if not available:
+            raise _not_available(gone)
+        simulated = self.command(argv + ["-s", "install"] + available, 120)
         changes = apt_query.parse_simulation(simulated.out) if simulated.rc == 0 else []
         more = ["%s %s" % (c["action"], c["name"]) for c in changes if c["action"] != "install"]
         if simulated.rc != 0 or more:
             raise AptError(
                 "apt.removes",
-                "apt would do more than install %s" % _few(offered),
+                "apt would do more than install %s" % _few(available),
                 because=more[:6] or apt_query.error_lines(simulated.text)[:6],
                 hint="install them by hand, one after the other",
             )
         if not self.check:
             apt_common.wait_for_locks(apt_common.DPKG_LOCKS, self.lock_timeout)
-            self._do(argv + ["-y", "install"] + offered, _REMOVE_SECONDS, "dpkg --audit says what is half done")
+            self._do(argv + ["-y", "install"] + available, _REMOVE_SECONDS, "dpkg --audit says what is half done")
         if gone:
-            raise _not_offered(gone, ["installed %s" % _few(offered)])
-        return True, ["installed %s" % _few(offered)]
+            raise _not_available(gone, ["installed %s" % _few(available)])
+        return True, ["installed %s" % _few(available)]
 
     # --- helpers
 
@@ -430,7 +430,7 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9+.-]+(?::[a-z0-9]+)?$")
 _NOWHERE = re.compile(r"Unable to locate package|has no installation candidate")
 
 
-def _not_offered(gone, done=()):
+def _not_available(gone, done=()):
     return AptError(
         "apt.not_offered",
         "no repository of this host has %s" % _few(gone),
@@ -476,7 +476,7 @@ def _off(row):
     return "# taken out by gpu-provision: " + row if row.strip() and not row.startswith("#") else row
 
 
-def _told_apart(text, path, entries):
+def _by_readable(text, path, entries):
     """(entries that ``aptsources.without`` can take out, stanzas that cannot be read). Entries are {file, line}.
 
     What is a comment by now, switched off or gone is neither.

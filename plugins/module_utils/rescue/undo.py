@@ -72,7 +72,7 @@ def plan(id=None):  # noqa: A002 - the word of the command line
     before, after, now = (_named(rows, native) for rows in (before, after, now))
     wanted = package_changes(before, after, now)
     left = wanted.pop("left")
-    left += _drop_missing(wanted, _offered([item.partition("=")[0] for item in wanted["install"]]))
+    left += _drop_missing(wanted, _available([item.partition("=")[0] for item in wanted["install"]]))
     wanted.update(_marks(host, id_, wanted, before, after, now, native))
     files, more = file_changes(manifest["files"], after_files, host)
     files = [c for c in files if c["action"] == "restore" or not _owners(c["path"]) - set(wanted["remove"])]
@@ -179,9 +179,9 @@ def _hold_change(name, was, left, is_, known, result):
         result["release"].append(name)
 
 
-def _offered(wanted):
+def _available(wanted):
     """{name: versions that a repository has} for these names, by apt."""
-    offered = {}
+    available = {}
     for start in range(0, len(wanted), _CHUNK):
         argv = ["apt-cache"] + apt_common.option_args() + ["policy"] + wanted[start : start + _CHUNK]
         result = apt_common.run(argv, 120)
@@ -194,16 +194,16 @@ def _offered(wanted):
                 hint="mend apt first: provision diagnose names the cause",
             )
         for name, table in apt_query.parse_policy(result.out).items():
-            offered[name] = {row["version"] for row in table["versions"] if row["where"]}
-    return offered
+            available[name] = {row["version"] for row in table["versions"] if row["where"]}
+    return available
 
 
-def _drop_missing(wanted, offered):
+def _drop_missing(wanted, available):
     """Take out what no repository has any more; the driver as a whole, since its parts go together. Returns the left."""
     missing = {}
     for item in wanted["install"]:
         name, _, version = item.partition("=")
-        if version not in offered.get(name, ()):
+        if version not in available.get(name, ()):
             missing[name] = version
     left = [
         {"what": "%s %s" % pair, "why": "no repository that is configured now has this version any more"}

@@ -115,7 +115,7 @@ def admit(run, path=PATH):
         elif stale(have, now(), controller()) is None:
             raise LockError(
                 "host.locked",
-                "another run is changing this host: %s" % words(have),
+                "another run is changing this host: %s" % describe(have),
                 ["this run has lost its lock, or never had it; nothing was changed by this task"],
                 "wait for it, then run this again",
             )
@@ -251,7 +251,7 @@ def origin():
     return "this host"
 
 
-def words(record):
+def describe(record):
     """Say whose lock it is, for messages: ``ada@desk (Ada L.) from 10.0.0.7 since 2026-11-28T09:30:00Z: provision apply, …``"""
     if not record.get("who"):
         return "an unknown run (%s)" % record.get("trouble", "its record says nothing")

@@ -37,16 +37,16 @@ def leave(record, run, folder=FOLDER, lock=run_lock.PATH):
     Returns {"released", "held": record of who has the lock instead, or None, "trouble": why the record is not written, or
     None}. The lock is given back whether or not the record could be written.
     """
-    trouble = None
+    problem = None
     if record:
         try:
             write(record, folder)
         except own_files.FileError as error:
-            trouble = error.message
+            problem = error.message
         except ValueError as error:
-            trouble = str(error)
+            problem = str(error)
     answer = run_lock.release(run, lock) if run else {"released": False, "held": None}
-    return dict(answer, trouble=trouble)
+    return dict(answer, trouble=problem)
 
 
 def is_name(run):

@@ -120,7 +120,7 @@ class UbuntuRelease(UbuntuRow):
         return self.version.replace(".", "")
 
 
-class Offer(Data):
+class KnownSeries(Data):
     """A series of a branch that a repository of an Ubuntu release is known to hold."""
 
     channel: Channel

@@ -45,7 +45,7 @@ class BranchRow(Fact):
     max_kernel_certainty: Certainty = "sourced"
 
 
-class ArchiveOffer(Fact):
+class ArchiveSeries(Fact):
     ubuntu: str
     series: Series
     version: str | None
@@ -65,11 +65,11 @@ class Transitional(Fact):
 
 class Archive(Data):
     source: str
-    offers: tuple[ArchiveOffer, ...]
+    offers: tuple[ArchiveSeries, ...]
     transitional: tuple[Transitional, ...]
 
 
-class NvidiaOffer(Fact):
+class NvidiaBranches(Fact):
     ubuntu: str
     branches: tuple[int, ...]
     absent_below: int | None
@@ -78,7 +78,7 @@ class NvidiaOffer(Fact):
 
 class NvidiaRepository(Data):
     source: str
-    offers: tuple[NvidiaOffer, ...]
+    offers: tuple[NvidiaBranches, ...]
 
 
 class Drivers(Topic):

@@ -40,14 +40,14 @@ def _locked(case: Case) -> Iterator[Found]:
     evidence = [
         f"{lock.path}: process {lock.pid} ({lock.comm}{', stopped' if lock.state == 'T' else ''})" for lock in locks
     ]
-    words = "wait until it has ended; never remove a lock file"
+    text = "wait until it has ended; never remove a lock file"
     if stuck:
-        words = (
+        text = (
             f"look what it waits for (ps -fp {first.pid}, /var/log/apt/term.log), let it go on (kill -CONT) or end it "
             "(kill), then dpkg --configure -a; never remove a lock file"
         )
     yield Found(
-        f"apt is busy: {who} holds its lock", evidence, queries.manual(words), level="error" if stuck else "warning"
+        f"apt is busy: {who} holds its lock", evidence, queries.manual(text), level="error" if stuck else "warning"
     )
 
 
@@ -89,19 +89,19 @@ def _full(case: Case) -> Iterator[Found]:
 
 @rule("disk.boot_full")
 def _boot_full(case: Case) -> Iterator[Found]:
-    trouble, kernels = apt(case), case.facts.kernels
-    disks = {disk.path: disk for disk in trouble.disks}
+    diagnostics, kernels = apt(case), case.facts.kernels
+    disks = {disk.path: disk for disk in diagnostics.disks}
     boot, root = disks.get("/boot"), disks.get("/")
     if boot is None or root is None or (boot.size, boot.free) == (root.size, root.free) or not kernels.installed:
         # no file system of its own: see disk.full
         return
     # A new initramfs is written beside the old one.
-    needed = max(trouble.largest_initrd or 0, _LEAST_BOOT)
+    needed = max(diagnostics.largest_initrd or 0, _LEAST_BOOT)
     if boot.free >= needed:
         return
     failed = [
         f"{row.name}: {line}"
-        for row in trouble.unfinished
+        for row in diagnostics.unfinished
         for line in [row.reason or "", *row.context]
         if re.search(r"No space left|update-initramfs", line)
     ]
@@ -121,8 +121,8 @@ def _boot_full(case: Case) -> Iterator[Found]:
     evidence += [f"{path}: left by a build that was cut off" for path in leftovers]
     repairs = []
     if leftovers:
-        words = "move what a build that was cut off left out of /boot"
-        repairs.append(Repair(action="boot.room", words=words, args={"packages": [], "files": leftovers}))
+        text = "move what a build that was cut off left out of /boot"
+        repairs.append(Repair(action="boot.room", words=text, args={"packages": [], "files": leftovers}))
     if packages or files:
         repairs.append(
             Repair(
@@ -132,8 +132,8 @@ def _boot_full(case: Case) -> Iterator[Found]:
             )
         )
     if not repairs:
-        words = "make room in /boot: du -ah /boot | sort -h; the kernel that runs and the one that boots next stay"
-        repairs = [queries.manual(words)]
+        text = "make room in /boot: du -ah /boot | sort -h; the kernel that runs and the one that boots next stay"
+        repairs = [queries.manual(text)]
     yield Found(
         "/boot is full", evidence, *repairs, level="error" if failed or boot.free < _LEAST_BOOT // 2 else "warning"
     )

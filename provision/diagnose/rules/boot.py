@@ -80,13 +80,14 @@ def _initramfs(case: Case) -> Iterator[Found]:
     disk = _separate_boot(case)
     if disk is not None:
         evidence.append(f"/boot: {disk.free // _MEGA} MB free")
-    told = " and ".join(wrong)
+    named = " and ".join(wrong)
     yield Found(
-        f"kernel {told} has no usable initramfs" + (": the machine would not come back from a reboot" if boots else ""),
+        f"kernel {named} has no usable initramfs"
+        + (": the machine would not come back from a reboot" if boots else ""),
         evidence,
         Repair(
             action="initramfs.build",
-            words=f"build the initramfs of {told} (update-initramfs -c -k {next(iter(wrong))})",
+            words=f"build the initramfs of {named} (update-initramfs -c -k {next(iter(wrong))})",
             args={"kernels": sorted(wrong)},
         ),
         level=None if boots else "warning",

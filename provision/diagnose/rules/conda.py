@@ -11,9 +11,9 @@ from provision.diagnose.rule import Case, Found, rule
 from provision.parts.conda import checks as conda_checks
 
 
-def _mend(case: Case, words: str) -> Repair:
+def _mend(case: Case, text: str) -> Repair:
     want = case.expect.conda
-    return queries.apply(words, "conda") if want.prefixes or want.environments else queries.manual(words)
+    return queries.apply(text, "conda") if want.prefixes or want.environments else queries.manual(text)
 
 
 @rule("conda.terms")
@@ -35,9 +35,9 @@ def _channels(case: Case) -> Iterator[Found]:
 def _cpu_build(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.cpu_builds)
     level = level_of(said)
-    words = "make the environment anew while the driver works (or with CONDA_OVERRIDE_CUDA), and ask for the CUDA build"
+    text = "make the environment anew while the driver works (or with CONDA_OVERRIDE_CUDA), and ask for the CUDA build"
     if level:
-        yield Found(said.message, said.evidence, _mend(case, words), level=level)
+        yield Found(said.message, said.evidence, _mend(case, text), level=level)
     elif queries.own_gpus(case):
         rows = [
             f"{env.path}: {name} is a build for the CPU"
@@ -47,25 +47,22 @@ def _cpu_build(case: Case) -> Iterator[Found]:
         ]
         if rows:
             yield Found(
-                f"{len(rows)} frameworks on this GPU host are builds for the CPU",
-                rows,
-                _mend(case, words),
-                level="note",
+                f"{len(rows)} frameworks on this GPU host are builds for the CPU", rows, _mend(case, text), level="note"
             )
 
 
 @rule("conda.activate")
 def _activate(case: Case) -> Iterator[Found]:
-    trouble = user(case)
-    if trouble.conda_profile or not any(prefix.state == "whole" for prefix in case.facts.conda.prefixes):
+    diagnostics = user(case)
+    if diagnostics.conda_profile or not any(prefix.state == "whole" for prefix in case.facts.conda.prefixes):
         return
-    if trouble.conda_guarded:
-        users = ", ".join(sorted(trouble.conda_guarded))
+    if diagnostics.conda_guarded:
+        users = ", ".join(sorted(diagnostics.conda_guarded))
         yield Found(
             f"'conda activate' works in interactive shells of {users} only",
             [
                 f"{file}: conda's block stands behind the line that ends the file for other shells"
-                for file in trouble.conda_guarded.values()
+                for file in diagnostics.conda_guarded.values()
             ],
             queries.manual(
                 "source PREFIX/etc/profile.d/conda.sh in the script, or conda run -n ENV, or PREFIX/envs/ENV/bin/python"

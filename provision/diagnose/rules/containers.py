@@ -33,8 +33,8 @@ def _has_toolkit(case: Case) -> bool:
     return bool(queries.present(case, _SET)) or case.facts.containers.toolkit.program
 
 
-def _mend(case: Case, words: str) -> Repair:
-    return queries.apply(words, "containers") if _managed(case) else queries.manual(words)
+def _mend(case: Case, text: str) -> Repair:
+    return queries.apply(text, "containers") if _managed(case) else queries.manual(text)
 
 
 @rule("containers.daemon_json_unreadable")
@@ -100,13 +100,17 @@ def _doubled_key(case: Case) -> Iterator[Found]:
 
 @rule("containers.daemon_json_replaced")
 def _replaced(case: Case) -> Iterator[Found]:
-    docker, trouble = case.facts.containers.docker, user(case)
+    docker, diagnostics = case.facts.containers.docker, user(case)
     if not (docker.engine or docker.file.present):
         return
-    lost = [copy for copy in trouble.daemon_copies if copy.lost and not copy.path.endswith(".gpu-provision-disabled")]
+    lost = [
+        copy for copy in diagnostics.daemon_copies if copy.lost and not copy.path.endswith(".gpu-provision-disabled")
+    ]
     only_runtimes = docker.file.present and set(docker.file.keys) <= {"runtimes", "default-runtime"}
     roots = [
-        path for path in trouble.data_roots if "data-root" not in docker.file.keys and "graph" not in docker.file.keys
+        path
+        for path in diagnostics.data_roots
+        if "data-root" not in docker.file.keys and "graph" not in docker.file.keys
     ]
     roots = [path for path in roots if not (docker.info and docker.info.data_root == path)]
     roots = [path for path in roots if not any(flag.key == "data-root" for flag in docker.flags)]

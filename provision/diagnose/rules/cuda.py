@@ -111,11 +111,11 @@ def shadowing(case: Case, cudnn: bool) -> Iterator[Found]:
         if any(re.search(r"cudnn", path, re.I) for path in line.paths)
     }
     of_cudnn |= {_place(line) for line, library, _ in shadows(case) if "cudnn" in library.soname}
-    told = [text for text in kinds.get("shadowing", ()) if (text in of_cudnn) is cudnn]
-    if told:
+    shown = [text for text in kinds.get("shadowing", ()) if (text in of_cudnn) is cudnn]
+    if shown:
         yield Found(
             "LD_LIBRARY_PATH puts CUDA's libraries before those that frameworks bring",
-            told,
+            shown,
             queries.manual(_OWN_LINE),
             level="warning",
         )
@@ -268,15 +268,15 @@ def _link(case: Case) -> Iterator[Found]:
 @rule("shell.cuda_lines")
 def _lines(case: Case) -> Iterator[Found]:
     kinds, _ = cuda_checks.sorted_lines(case.facts, case.expect.cuda)
-    told = [text for kind in ("doubled", "frozen", "stale", "elsewhere") for text in kinds.get(kind, ())]
-    if told:
+    lines = [text for kind in ("doubled", "frozen", "stale", "elsewhere") for text in kinds.get(kind, ())]
+    if lines:
         counts = ", ".join(
             f"{len(kinds[kind])} {kind}" for kind in ("doubled", "frozen", "stale", "elsewhere") if kinds.get(kind)
         )
-        files = list(dict.fromkeys(text.split(" line ")[0] for text in told))
+        files = list(dict.fromkeys(text.split(" line ")[0] for text in lines))
         yield Found(
             f"lines about CUDA in start files are in the way: {counts}",
-            told,
+            lines,
             queries.manual(
                 f"take them out of {', '.join(files[:3])}{' and others' if len(files) > 3 else ''}; "
                 "a file in /etc/profile.d serves every login"

@@ -37,17 +37,17 @@ def _pair(case: Case, kind: str, title: str) -> Iterator[Found]:
             return
     for name, package, version in runtime:
         headers = _headers_of(kind, name, package)
-        offered = candidate(case, headers)
+        available = candidate(case, headers)
         other = case.facts.packages.get(headers)
-        if (other and other.status[1] not in "nc") or offered is None or offered.version == version:
+        if (other and other.status[1] not in "nc") or available is None or available.version == version:
             continue
         library = moves(case, name)
-        if case.facts.packages[name].held or library is None or library.version != offered.version:
+        if case.facts.packages[name].held or library is None or library.version != available.version:
             yield Found(
-                f"{headers} would come as {offered.version}, {title} here is {version}",
+                f"{headers} would come as {available.version}, {title} here is {version}",
                 [
                     f"{name} {version}" + (" (held)" if case.facts.packages[name].held else ""),
-                    f"{headers}: {offered.version} from {offered.origin}",
+                    f"{headers}: {available.version} from {available.origin}",
                 ],
                 queries.manual(f"apt-get install {headers}={version}"),
                 level="note",
@@ -73,10 +73,10 @@ def _wrong_cuda(case: Case, kind: str, title: str) -> Iterator[Found]:
     having = ", ".join(sorted({row.version for row in case.facts.cuda.toolkits if row.version}))
     evidence = [f"{name} {version}" for name, _, version in rows]
     evidence += [f"{row.path}: CUDA {row.release or row.version}" for row in case.facts.cuda.toolkits]
-    wished = case.expect.cuda.manage
+    requested = case.expect.cuda.manage
     repair = (
         queries.apply(f"take the build of {title} for the toolkits that are here", "cuda")
-        if wished
+        if requested
         else queries.manual(
             f"install the build of {title} whose +cudaX.Y suffix is of the toolkit's major, headers and library, and hold both"
         )
@@ -96,7 +96,7 @@ def _wrong_cuda(case: Case, kind: str, title: str) -> Iterator[Found]:
             f"{name} {version} is for CUDA {major}, the toolkits are {having}",
             evidence,
             repair,
-            level="error" if wished else "warning",
+            level="error" if requested else "warning",
         )
         return
     for name, package, version in rows:
@@ -109,7 +109,7 @@ def _wrong_cuda(case: Case, kind: str, title: str) -> Iterator[Found]:
                 f"the next upgrade moves {name} from CUDA {now} to CUDA {then}",
                 [f"{name} {version} is installed and not held", f"{taken.version} from {taken.origin}"],
                 queries.apply(f"hold {title}", "cuda")
-                if wished
+                if requested
                 else queries.manual(f"apt-mark hold {name} {_headers_of(kind, name, package)}"),
                 level="warning",
             )

@@ -35,16 +35,16 @@ def _is_server(case: Case) -> bool:
 def _on_server(case: Case) -> Iterator[Found]:
     if not case.facts.desktop or not _is_server(case) or queries.in_container(case):
         return
-    trouble = queries.boot(case)
+    diagnostics = queries.boot(case)
     drawing = [
         f"pid {user.pid}: {user.comm} has {', '.join(user.devices[:3])} open"
         for user in case.facts.gpu_users
         if user.comm in _X
     ]
-    if trouble.default_target != "graphical.target" and not drawing:
+    if diagnostics.default_target != "graphical.target" and not drawing:
         return
-    evidence = [f"/etc/systemd/system/default.target: {trouble.default_target or 'not set: graphical.target'}"]
-    evidence += [f"display manager: {trouble.display_manager}"] if trouble.display_manager else []
+    evidence = [f"/etc/systemd/system/default.target: {diagnostics.default_target or 'not set: graphical.target'}"]
+    evidence += [f"display manager: {diagnostics.display_manager}"] if diagnostics.display_manager else []
     evidence += _desktop_packages(case)[:4] + drawing
     yield Found(
         "a graphical desktop starts on a compute server" + (" and holds its GPUs" if drawing else ""),
@@ -78,12 +78,12 @@ def _no_gl(case: Case) -> Iterator[Found]:
         )
     )
     evidence += errors[:4]
-    wish = str(case.values.get("nvidia_driver_variant", "auto"))
-    words = "install the desktop's half of the driver (libnvidia-gl and the X driver of the same version)"
+    variant = str(case.values.get("nvidia_driver_variant", "auto"))
+    text = "install the desktop's half of the driver (libnvidia-gl and the X driver of the same version)"
     repair = (
-        queries.apply(words)
-        if wish != "headless"
-        else queries.manual(f"nvidia_driver_variant is headless and there is a desktop: say desktop, then {words}")
+        queries.apply(text)
+        if variant != "headless"
+        else queries.manual(f"nvidia_driver_variant is headless and there is a desktop: say desktop, then {text}")
     )
     yield Found(
         "the desktop has no OpenGL of this driver: a headless or server flavour is installed"

@@ -23,24 +23,26 @@ _VITAL = re.compile(
 
 @rule("dpkg.unfinished")
 def _unfinished(case: Case) -> Iterator[Found]:
-    trouble = apt(case)
-    if not trouble.unfinished and not trouble.journal:
+    diagnostics = apt(case)
+    if not diagnostics.unfinished and not diagnostics.journal:
         return
-    evidence = [line for row in trouble.unfinished for line in _words(row)]
-    evidence += [f"{path}: dpkg's journal, not merged" for path in trouble.journal[:4]]
-    evidence += [f"apt was cut off: {row.title}" for row in trouble.transactions[-1:] if row.end is None]
-    count = len(trouble.unfinished)
-    told = ", ".join(row.name for row in trouble.unfinished[:3])
+    evidence = [line for row in diagnostics.unfinished for line in _evidence(row)]
+    evidence += [f"{path}: dpkg's journal, not merged" for path in diagnostics.journal[:4]]
+    evidence += [f"apt was cut off: {row.title}" for row in diagnostics.transactions[-1:] if row.end is None]
+    count = len(diagnostics.unfinished)
+    names = ", ".join(row.name for row in diagnostics.unfinished[:3])
     if not count:
         message = "dpkg was interrupted: its journal is not merged"
     else:
-        message = f"{count} package{'s are' if count > 1 else ' is'} not set up: {told}" + (", …" if count > 3 else "")
-    waiting = bool(count) and all(row.state.startswith("triggers") and not row.reinstall for row in trouble.unfinished)
+        message = f"{count} package{'s are' if count > 1 else ' is'} not set up: {names}" + (", …" if count > 3 else "")
+    waiting = bool(count) and all(
+        row.state.startswith("triggers") and not row.reinstall for row in diagnostics.unfinished
+    )
     # Triggers that wait are run by the next apt call.
-    yield Found(message, evidence, CONFIGURE, level="warning" if waiting and not trouble.journal else None)
+    yield Found(message, evidence, CONFIGURE, level="warning" if waiting and not diagnostics.journal else None)
 
 
-def _words(row: Unfinished) -> Iterator[str]:
+def _evidence(row: Unfinished) -> Iterator[str]:
     again = ", to be unpacked again" if row.reinstall else ""
     since = f" (since {row.since})" if row.since else ""
     yield f"{row.name} {row.version or ''}: {row.state}{again}{since}"
@@ -103,8 +105,8 @@ def _unmet(case: Case) -> Iterator[Found]:
         if driver and case.driver_managed
         else CONFIGURE
     )
-    told = ", ".join(dict.fromkeys(row.name for row in rows[:3]))
-    yield Found(f"dependencies of {told} are not met", evidence, repair)
+    names = ", ".join(dict.fromkeys(row.name for row in rows[:3]))
+    yield Found(f"dependencies of {names} are not met", evidence, repair)
 
 
 @rule("dpkg.purged_too_much")
@@ -157,7 +159,7 @@ def _conflict(case: Case) -> Iterator[Found]:
         if match:
             yield Found(
                 f"{row.name} and {match[2]} both bring {match[1]}",
-                _words(row),
+                _evidence(row),
                 queries.realign("keep the packages of one origin")
                 if driver_names.is_driver_package(row.name) and case.driver_managed
                 else queries.manual(f"remove one of {row.name} and {match[2]}"),

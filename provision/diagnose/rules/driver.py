@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.diagnose import queries
-from provision.diagnose.candidates import moved_words
+from provision.diagnose.candidates import moved_text
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts.diagnostics import ConfLine
@@ -42,12 +42,12 @@ def _stale_module(case: Case) -> Iterator[Found]:
         has_module = True
     evidence = [
         f"/sys/module/nvidia/version: {loaded.version}",
-        *(queries.module_words(module) for module in queries.modules_of(case, running)[:1]),
-        *queries.library_words(case),
+        *(queries.module_text(module) for module in queries.modules_of(case, running)[:1]),
+        *queries.library_text(case),
         *(f"packages: {version}" for version in queries.installed(case).versions),
         *queries.log_block(case, r"API mismatch", 2),
-        *(row for row in _smi_words(case)),
-        *moved_words(case),
+        *(row for row in _smi_text(case)),
+        *moved_text(case),
     ]
     users = _holders(case)
     busy = bool(users) or case.facts.desktop
@@ -66,7 +66,7 @@ def _stale_module(case: Case) -> Iterator[Found]:
     )
 
 
-def _smi_words(case: Case) -> list[str]:
+def _smi_text(case: Case) -> list[str]:
     return [f"nvidia-smi: {case.facts.smi.error.splitlines()[0]}"] if case.facts.smi.error else []
 
 
@@ -90,9 +90,9 @@ def _module_in_use(case: Case) -> Iterator[Found]:
     """A reload is wanted, and something holds the modules."""
     if not any(True for _ in _stale_module(case)):
         return
-    users = [f"{queries.user_words(user)}: {', '.join(user.devices[:3])}" for user in case.facts.gpu_users]
+    users = [f"{queries.user_text(user)}: {', '.join(user.devices[:3])}" for user in case.facts.gpu_users]
     counts = [
-        queries.uses_words(module)
+        queries.uses_text(module)
         for module in queries.boot(case).modules
         if module.name.startswith("nvidia") and module.uses
     ]
@@ -139,14 +139,14 @@ def _mixed(case: Case) -> Iterator[Found]:
     for version in sorted(versions):
         having = sorted(name for name, has in locked.items() if has == version)
         evidence.append(f"{version}: {queries.some(having, 6)}")
-    evidence += queries.library_words(case)
+    evidence += queries.library_text(case)
     held = sum(case.facts.packages[name].held for name in locked if name in case.facts.packages)
     if held and held < len(locked):
         evidence.append(f"{held} of {len(locked)} of these packages are held, so that the others moved alone")
-    evidence += moved_words(case)
-    told = ", ".join(sorted(versions | libraries))
+    evidence += moved_text(case)
+    listed = ", ".join(sorted(versions | libraries))
     yield Found(
-        f"parts of the driver on the disk are of different versions: {told}",
+        f"parts of the driver on the disk are of different versions: {listed}",
         evidence,
         queries.realign("bring every package of the driver to one version, in one transaction, and hold them"),
     )
@@ -164,14 +164,14 @@ def _libraries_differ(case: Case) -> Iterator[Found]:
     if len(packages) > 1 and libraries <= packages:
         # the packages themselves are of several versions
         return
-    told = ", ".join(sorted(libraries))
+    listed = ", ".join(sorted(libraries))
     yield Found(
-        f"the libraries that programs find are {told}"
+        f"the libraries that programs find are {listed}"
         + (f", the packages are {', '.join(sorted(packages))}" if packages else ""),
         [
-            *queries.library_words(case),
+            *queries.library_text(case),
             *(f"packages: {version}" for version in sorted(packages)),
-            queries.loaded_words(case),
+            queries.loaded_text(case),
         ],
         queries.apply("install the library package again at its version and run ldconfig")
         if packages
@@ -208,18 +208,18 @@ def _two_installers(case: Case) -> Iterator[Found]:
     evidence = [
         *([f"{runfile.uninstaller}: a runfile's own uninstaller"] if runfile.uninstaller else []),
         *foreign[:5],
-        *queries.library_words(case),
-        queries.loaded_words(case),
+        *queries.library_text(case),
+        queries.loaded_text(case),
     ]
     evidence += [f"packages of apt's: {', '.join(sorted(locked)[:4])} {', '.join(queries.installed(case).versions)}"]
-    evidence += queries.log_block(case, r"API mismatch", 2) + _smi_words(case)
+    evidence += queries.log_block(case, r"API mismatch", 2) + _smi_text(case)
     works = queries.smi_works(case) and not shadowed and len(versions) < 2 and bool(owned)
     if runfile.uninstaller:
-        words = f"remove the runfile's driver with its own uninstaller ({runfile.uninstaller})"
-        removal = Repair(action="runfile.uninstall", words=words)
+        text = f"remove the runfile's driver with its own uninstaller ({runfile.uninstaller})"
+        removal = Repair(action="runfile.uninstall", words=text)
     else:
-        words = "remove every trace of the driver by exact names: there is no uninstaller"
-        removal = Repair(action="purge", words=words)
+        text = "remove every trace of the driver by exact names: there is no uninstaller"
+        removal = Repair(action="purge", words=text)
     yield Found(
         "a driver from outside apt and apt's packages lie over each other"
         + (f": {', '.join(sorted(versions))}" if len(versions) > 1 else ""),
@@ -247,10 +247,10 @@ def _container_libraries(case: Case) -> Iterator[Found]:
     if not case.facts.devices and not case.facts.smi.ran:
         # no GPU was given to it
         return
-    told = ", ".join(sorted(versions))
+    listed = ", ".join(sorted(versions))
     yield Found(
-        f"the libraries in this container are {told}, the module of its machine is {loaded.version}",
-        [f"/proc/driver/nvidia/version: {loaded.version}", *queries.library_words(case), *_smi_words(case)],
+        f"the libraries in this container are {listed}, the module of its machine is {loaded.version}",
+        [f"/proc/driver/nvidia/version: {loaded.version}", *queries.library_text(case), *_smi_text(case)],
         queries.manual(
             f"install the libraries {loaded.version} in the container, or none: the container runtime mounts the machine's"
         ),
@@ -270,12 +270,12 @@ def _library_missing(case: Case) -> Iterator[Found]:
         return
     compute = sorted(name for name in queries.installed(case).packages if name.startswith("libnvidia-compute"))
     evidence = [f"{soname}: in none of the loader's folders" for soname in missing]
-    evidence += queries.package_words(case, compute) or ["no package libnvidia-compute-* is installed"]
-    evidence.append(queries.loaded_words(case))
+    evidence += queries.package_text(case, compute) or ["no package libnvidia-compute-* is installed"]
+    evidence.append(queries.loaded_text(case))
     yield Found(
         f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: the driver's libraries are not installed"
         + (" as a whole" if compute else ""),
-        evidence + _smi_words(case),
+        evidence + _smi_text(case),
         queries.apply(
             "install the driver's library package of the same version"
             if not compute
@@ -301,7 +301,7 @@ def _missing(case: Case) -> Iterator[Found]:
         )
     evidence += [
         "packages: none of the driver",
-        *([removed.told, queries.loaded_words(case)] if removed else []),
+        *([removed.source, queries.loaded_text(case)] if removed else []),
         "/usr/bin/nvidia-smi: not there" if not facts.smi.path else f"{facts.smi.path} is there alone",
     ]
     yield Found(
@@ -343,9 +343,9 @@ def _load_pending(case: Case) -> Iterator[Found]:
     if len(tried) > len(loaded) or _blacklisting(case) or (facts.secure_boot.enabled and not _trusted(case)):
         return
     evidence = [
-        f"on the disk: {queries.module_words(running[0])}",
+        f"on the disk: {queries.module_text(running[0])}",
         "/proc/modules: no nvidia",
-        *queries.library_words(case),
+        *queries.library_text(case),
         *loaded,
     ]
     yield Found(
@@ -410,13 +410,13 @@ def _blacklisted(case: Case) -> Iterator[Found]:
     elif files:
         repairs = [queries.manual(f"take the lines out of {', '.join(files)}, then update-initramfs -u -k all")]
     else:
-        words = "take the block off the kernel's command line (/etc/default/grub), update-grub, reboot"
-        repairs = [queries.manual(words)]
+        text = "take the block off the kernel's command line (/etc/default/grub), update-grub, reboot"
+        repairs = [queries.manual(text)]
     loaded = case.facts.module.loaded is not None
     yield Found(
         "the nvidia module is blocked by configuration"
         + ("; it is loaded now, and will not be after the next boot" if loaded else ""),
-        rows + [queries.loaded_words(case)],
+        rows + [queries.loaded_text(case)],
         *repairs,
         level="warning" if loaded else None,
     )
@@ -472,7 +472,7 @@ def _unheld(case: Case) -> Iterator[Found]:
             None: "unattended-upgrades: not known",
         }[facts.apt.unattended]
     )
-    moved = moved_words(case)
+    moved = moved_text(case)
     apart = bool(held or stale)
     yield Found(
         f"{len(loose)} of {len(packages)} driver packages are not held: the next update moves them "
@@ -504,7 +504,7 @@ def _hmm(case: Case) -> Iterator[Found]:
     yield Found(
         f"driver {version} is known for CUDA that fails with error 3 while nvidia-smi works, on some kernels",
         [
-            queries.loaded_words(case),
+            queries.loaded_text(case),
             "modprobe.d: no option uvm_disable_hmm=1",
             f"no NVSwitch: fabric manager is not the reason ({bad[0].symptom})",
         ],

@@ -40,7 +40,7 @@ def _running(case: Case) -> bool:
     return bool(service and service.running)
 
 
-def _switch_words(case: Case) -> str:
+def _switch_text(case: Case) -> str:
     count = len(case.facts.nvswitches)
     return (
         f"{queries.counted(case.facts.nvswitches, 'NVSwitch')[:-1] + 'es' if count > 1 else '1 NVSwitch'} on the bus"
@@ -59,7 +59,7 @@ def _version(case: Case) -> Iterator[Found]:
         return
     name, version = next(iter(wrong.items()))
     own = [f"{other} {queries.installed(case).packages[other]}" for other in wrong]
-    evidence = own + [*queries.library_words(case)[:1], queries.loaded_words(case), _switch_words(case)]
+    evidence = own + [*queries.library_text(case)[:1], queries.loaded_text(case), _switch_text(case)]
     evidence += [line for line in _said(case) if "don't match" in line or "version" in line]
     held = case.facts.packages[name].held
     evidence.append(
@@ -85,7 +85,7 @@ def _missing(case: Case) -> Iterator[Found]:
         return
     yield Found(
         "this machine has NVSwitch and fabric manager is not installed",
-        [_switch_words(case), queries.loaded_words(case), "packages: no nvidia-fabricmanager"],
+        [_switch_text(case), queries.loaded_text(case), "packages: no nvidia-fabricmanager"],
         queries.apply(f"install fabric manager {_driver_version(case) or ''}".rstrip() + ", start it, hold it"),
     )
 
@@ -106,9 +106,9 @@ def _not_running(case: Case) -> Iterator[Found]:
     service = case.facts.services.get("nvidia-fabricmanager")
     masked = "nvidia-fabricmanager" in queries.boot(case).masked_units
     evidence = [
-        _switch_words(case),
+        _switch_text(case),
         *(f"{name} {version}" for name, version in _packages(case).items()),
-        queries.loaded_words(case),
+        queries.loaded_text(case),
     ]
     evidence.append(
         "nvidia-fabricmanager.service: "
@@ -159,7 +159,7 @@ def _unheld(case: Case) -> Iterator[Found]:
     auto = {True: "on", False: "off", None: "not known"}[case.facts.apt.unattended]
     evidence = [f"{name} {queries.installed(case).packages[name]}: not held" for name in loose]
     evidence += [
-        f"the driver is from outside apt: {queries.loaded_words(case)}",
+        f"the driver is from outside apt: {queries.loaded_text(case)}",
         *case.facts.runfile.traces[:2],
         f"unattended-upgrades: {auto}",
     ]

@@ -11,7 +11,7 @@ from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Gpu
 from provision.parts.driver import xid
-from provision.parts.driver.installed import is_set_aside
+from provision.parts.driver.installed import is_passthrough
 
 _NOT_OPEN = r"not supported by open"
 _LEGACY = r"supported through the NVIDIA [0-9]+\.xx Legacy"
@@ -38,9 +38,9 @@ def _outside(case: Case, number: int) -> list[tuple[Gpu, str]]:
     return rows
 
 
-def _words(case: Case) -> list[str]:
+def _evidence(case: Case) -> list[str]:
     """What is loaded, packaged, and what nvidia-smi says."""
-    rows = [queries.loaded_words(case)]
+    rows = [queries.loaded_text(case)]
     driver = queries.installed(case)
     if driver.packages:
         kind = " ".join(filter(None, (driver.series, driver.flavour, driver.build)))
@@ -75,7 +75,7 @@ def _no_common_driver(case: Case) -> Iterator[Found]:
         rows.append(f"{queries.title(case, gpu)}: branches {span}, modules {' or '.join(found.modules)}")
     yield Found(
         "no driver drives all cards of this host: they disagree about branch or kernel modules",
-        list(dict.fromkeys(rows)) + _words(case),
+        list(dict.fromkeys(rows)) + _evidence(case),
         queries.manual("take one kind of card out, or hand it to a virtual machine (vfio-pci) with its own driver"),
     )
 
@@ -86,7 +86,7 @@ def _needs_proprietary(case: Case) -> Iterator[Found]:
     if not wrong:
         return
     others = len(queries.own_gpus(case)) - len(wrong)
-    evidence = [f"{queries.title(case, gpu)}: before Turing, no GSP" for gpu in wrong] + _words(case)
+    evidence = [f"{queries.title(case, gpu)}: before Turing, no GSP" for gpu in wrong] + _evidence(case)
     yield Found(
         f"the open kernel modules do not drive {queries.counted(wrong, 'card')} of this host"
         + (f"; the other {others} work" if others and case.facts.smi.gpus else ""),
@@ -100,7 +100,7 @@ def _needs_open(case: Case) -> Iterator[Found]:
     wrong = _misdriven(case, "proprietary")
     if not wrong:
         return
-    evidence = [f"{queries.title(case, gpu)}: only the open modules drive it" for gpu in wrong] + _words(case)
+    evidence = [f"{queries.title(case, gpu)}: only the open modules drive it" for gpu in wrong] + _evidence(case)
     yield Found(
         f"the proprietary kernel modules do not drive {queries.counted(wrong, 'card')} of this host",
         evidence + queries.log_lines(case, r"RmInitAdapter failed", r"Xid .*: 169")[:2],
@@ -146,7 +146,7 @@ def _branch_wrong(case: Case) -> Iterator[Found]:
     if not wrong:
         return
     fits = _fitting(case)
-    evidence = [f"{queries.title(case, gpu)}: {why}" for gpu, why in wrong] + _words(case)
+    evidence = [f"{queries.title(case, gpu)}: {why}" for gpu, why in wrong] + _evidence(case)
     evidence += queries.log_block(case, _LEGACY, 5)[:5] or queries.log_block(
         case, r"not supported by the$|driver release", 3
     )
@@ -185,7 +185,7 @@ def _gsp_firmware(case: Case) -> Iterator[Found]:
     evidence += [
         f"/lib/firmware/nvidia/{other}: {', '.join(files)}" for other, files in firmware.items() if other != version
     ][:2]
-    evidence += queries.package_words(case, package) or ["no package nvidia-firmware-* is installed"]
+    evidence += queries.package_text(case, package) or ["no package nvidia-firmware-* is installed"]
     yield Found(
         f"the GSP firmware of driver {version} is missing"
         + (
@@ -193,7 +193,7 @@ def _gsp_firmware(case: Case) -> Iterator[Found]:
             if absent and len(firmware) > 0
             else ""
         ),
-        evidence + _words(case),
+        evidence + _evidence(case),
         queries.apply("install the firmware package of the driver's version again, build the initramfs"),
         queries.reboot(),
         reboot=True,
@@ -217,14 +217,14 @@ def _fell_off(case: Case) -> Iterator[Found]:
         )
     else:
         level = None
-        told = ", ".join(
+        shown = ", ".join(
             [queries.title(case, gpu) for gpu in (unseen or gone)]
             + [f"{slot} (not on the bus any more)" for slot in left]
         )
-        message = f"a card fell off the bus: {told or 'the log does not say which'}"
+        message = f"a card fell off the bus: {shown or 'the log does not say which'}"
     yield Found(
         message,
-        lines[:4] + _words(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"],
+        lines[:4] + _evidence(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"],
         queries.manual(
             "power-cycle the machine, as a reboot is often not enough; then look at seating, power and heat; a card that "
             "does it again needs replacing: nvidia-bug-report.sh collects what the vendor asks for"
@@ -257,7 +257,7 @@ def _missing_card(case: Case) -> Iterator[Found]:
     elif driver_sees:
         yield Found(
             f"the driver knows a card that is not on the bus any more: {', '.join(driver_sees)}",
-            [f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _words(case),
+            [f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _evidence(case),
             queries.manual("power-cycle; look at seating and power"),
         )
     elif (
@@ -268,7 +268,7 @@ def _missing_card(case: Case) -> Iterator[Found]:
     ):
         yield Found(
             "a driver is installed and no NVIDIA GPU is on the PCI bus",
-            ["the bus shows no device 10de of class 0300 or 0302", *_words(case)],
+            ["the bus shows no device 10de of class 0300 or 0302", *_evidence(case)],
             queries.manual(
                 "if there is to be one: power, seating, BIOS, or the machine's definition where it is virtual; if not: "
                 "nvidia_driver_manage: false says so"
@@ -298,27 +298,27 @@ def _init_failed(case: Case) -> Iterator[Found]:
         lines[:3]
         + bars[:3]
         + [f"{queries.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in ill]
-        + _words(case)
+        + _evidence(case)
     )
     evidence.append(
         f"branch and flavour are right for it ({version} {flavour or ''}): installing again changes nothing".replace(
             " )", ")"
         )
     )
-    words = "in the BIOS switch 'Above 4G Decoding' and 'Resizable BAR' on; then power-cycle, reseat, and try the card elsewhere"
+    text = "in the BIOS switch 'Above 4G Decoding' and 'Resizable BAR' on; then power-cycle, reseat, and try the card elsewhere"
     if not bars:
-        words = "power-cycle; look at power, seating, the BIOS ('Above 4G Decoding', 'Resizable BAR'), and at a newer driver"
+        text = "power-cycle; look at power, seating, the BIOS ('Above 4G Decoding', 'Resizable BAR'), and at a newer driver"
     yield Found(
         f"{queries.counted(ill, 'card') if ill else 'a card'} cannot be initialised by the driver",
         evidence,
-        queries.manual(words),
+        queries.manual(text),
     )
 
 
 @rule("gpus.set_aside")
-def _set_aside(case: Case) -> Iterator[Found]:
-    aside = [gpu for gpu in case.facts.gpus if is_set_aside(gpu.driver)]
-    if not aside:
+def _passthrough(case: Case) -> Iterator[Found]:
+    given_away = [gpu for gpu in case.facts.gpus if is_passthrough(gpu.driver)]
+    if not given_away:
         return
     why = [row.place for row in queries.boot(case).modprobe if "vfio" in row.text]
     why += [row.place for row in queries.boot(case).modules_load if "vfio" in row.text]
@@ -326,7 +326,7 @@ def _set_aside(case: Case) -> Iterator[Found]:
     if match:
         why.append(f"kernel command line: {match.group(0)}")
     everything = not queries.own_gpus(case) and bool(queries.installed(case).packages) and case.driver_managed
-    evidence = [f"{queries.title(case, gpu)}: bound to {gpu.driver}" for gpu in aside]
+    evidence = [f"{queries.title(case, gpu)}: bound to {gpu.driver}" for gpu in given_away]
     evidence += why or [
         "nothing in modprobe.d, modules-load.d or on the command line asks for it: a hypervisor's manager bound it"
     ]
@@ -334,8 +334,8 @@ def _set_aside(case: Case) -> Iterator[Found]:
         "if this host is to use them: take the vfio-pci lines away, update-initramfs -u -k all, reboot"
     )
     yield Found(
-        f"{queries.counted(aside, 'GPU')} of {len(case.facts.gpus)} "
-        + ("is" if len(aside) == 1 else "are")
+        f"{queries.counted(given_away, 'GPU')} of {len(case.facts.gpus)} "
+        + ("is" if len(given_away) == 1 else "are")
         + " handed to virtual machines"
         + (": the driver that is installed here has no card left" if everything else ""),
         evidence,
@@ -351,7 +351,7 @@ def _hangs(case: Case) -> Iterator[Found]:
     lines = queries.log_lines(case, r"Xid", r"NVRM.*(?:timeout|timed out|hung|GSP)", r"blocked for more than")
     off = any(gpu.persistence is False for gpu in case.facts.smi.gpus)
     daemon = case.facts.services.get("nvidia-persistenced")
-    evidence = [f"{case.facts.smi.path}: did not end and was stopped", *lines[-5:], *_words(case)[:2]]
+    evidence = [f"{case.facts.smi.path}: did not end and was stopped", *lines[-5:], *_evidence(case)[:2]]
     if daemon and not daemon.running:
         evidence.append(
             "nvidia-persistenced does not run: with many cards the first start alone takes half a minute and more"
@@ -383,11 +383,11 @@ def _xids(case: Case) -> Iterator[Found]:
             grave.setdefault(weight, []).append(f"Xid {number} at {bus}: {meaning}")
             grave.setdefault(weight + ".lines", []).append(line)
     for weight, level in (("hardware", None), ("reset", "warning")):
-        told = grave.get(weight)
-        if told:
+        lines = grave.get(weight)
+        if lines:
             yield Found(
-                f"{told[0]}" + (f" and {len(told) - 1} more" if len(told) > 1 else ""),
-                told[1:] + grave[weight + ".lines"],
+                f"{lines[0]}" + (f" and {len(lines) - 1} more" if len(lines) > 1 else ""),
+                lines[1:] + grave[weight + ".lines"],
                 queries.manual(xid.HINTS[weight]),
                 level=level,  # type: ignore[arg-type]
             )
@@ -404,8 +404,8 @@ def _nodes(case: Case) -> Iterator[Found]:
         return
     if "/dev/nvidiactl" in facts.devices and any(re.match(r"^/dev/nvidia[0-9]+$", node) for node in facts.devices):
         return
-    evidence = [f"device nodes: {', '.join(facts.devices) or 'none'}", queries.loaded_words(case)]
-    evidence += queries.package_words(case, ["nvidia-modprobe"]) or ["no package nvidia-modprobe is installed"]
+    evidence = [f"device nodes: {', '.join(facts.devices) or 'none'}", queries.loaded_text(case)]
+    evidence += queries.package_text(case, ["nvidia-modprobe"]) or ["no package nvidia-modprobe is installed"]
     yield Found(
         "the module is loaded and drives the cards, and there are no device nodes",
         evidence,

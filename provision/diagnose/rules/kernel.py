@@ -84,7 +84,7 @@ def _headers_missing(case: Case) -> Iterator[Found]:
         f"kernel {kernel} ({_which(case, kernel)}): /lib/modules/{kernel}/build is not there" for kernel in bare
     ]
     evidence.append("headers are there for: " + (", ".join(with_headers) or "no kernel"))
-    evidence += _dkms_words(case)
+    evidence += _dkms_text(case)
     metas = [name for name in case.facts.kernels.metapackages if name.startswith(("linux-image-", "linux-generic"))]
     lacking = _missing_header_metas(case)
     if metas and lacking:
@@ -93,21 +93,21 @@ def _headers_missing(case: Case) -> Iterator[Found]:
         evidence.append(
             "/run/reboot-required is there: " + (", ".join(case.facts.reboot_required.packages) or "no package named")
         )
-    words = ", ".join(f"linux-headers-{kernel}" for kernel in bare)
+    text = ", ".join(f"linux-headers-{kernel}" for kernel in bare)
     extra = f" and {', '.join(lacking)}, so that the next kernel brings its own" if lacking else ""
     yield Found(
         f"no headers for kernel {', '.join(bare)}, so DKMS could not build the module for it",
         evidence,
         queries.build_here(
             case,
-            f"install {words}{extra}, and build the module before any reboot",
-            f"apt-get install {words.replace(',', '')}{extra}, then dkms autoinstall, before any reboot",
+            f"install {text}{extra}, and build the module before any reboot",
+            f"apt-get install {text.replace(',', '')}{extra}, then dkms autoinstall, before any reboot",
         ),
         reboot=case.facts.kernels.running not in bare and case.facts.module.loaded is None,
     )
 
 
-def _dkms_words(case: Case) -> list[str]:
+def _dkms_text(case: Case) -> list[str]:
     rows = []
     for tree in queries.boot(case).dkms:
         built = [f"{build.kernel}: {'installed' if build.installed else 'built'}" for build in tree.builds]
@@ -138,7 +138,7 @@ def _headers_metapackage(case: Case) -> Iterator[Found]:
             [
                 *(f"{name}: installed" for name in images),
                 *(f"{name}: not installed" for name in lacking),
-                *_dkms_words(case),
+                *_dkms_text(case),
             ],
             queries.apply(f"install {', '.join(lacking)}"),
         )
@@ -156,7 +156,7 @@ def _build_failed(case: Case) -> Iterator[Found]:
         limit = _max_kernel(case, tree.version)
         known = case.catalog.known_bad("driver", tree.version, ubuntu=_ubuntu(case), kernel=kernel)
         too_new = bool(known) or (limit is not None and _series(kernel) > _series(limit))
-        evidence = [f"{tree.make_log}: {tree.make_error}", *_dkms_words(case)]
+        evidence = [f"{tree.make_log}: {tree.make_error}", *_dkms_text(case)]
         evidence += [
             f"known: {row.symptom} ({', '.join(row.versions)}): {row.fix or 'no fix known'}" for row in known[:2]
         ]
@@ -165,7 +165,7 @@ def _build_failed(case: Case) -> Iterator[Found]:
         compiler = queries.boot(case).compiler
         if compiler and compiler.missing:
             evidence.append(f"/proc/version: the kernel was built by {compiler.kernel}, which is not installed")
-        evidence += queries.package_words(
+        evidence += queries.package_text(
             case, [n for n, p in case.facts.packages.items() if p.broken and driver_names.is_driver_package(n)]
         )
         evidence += queries.boot(case).crashes[:2]
@@ -190,12 +190,12 @@ def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool
         package = re.sub(r"^(?:x86_64|aarch64)-linux-gnu-", "", compiler.kernel)
         return queries.manual(f"apt-get install {package}, the compiler that built the kernel, then dkms autoinstall")
     stay = f", or boot {others[0]}, which has a module, and stay there" if others else ""
-    words = ("take a newer driver that builds on it" if too_new else "take a newer driver of the branch") + stay
+    text = ("take a newer driver that builds on it" if too_new else "take a newer driver of the branch") + stay
     if str(case.values.get("nvidia_driver_branch", "recommended")) != "recommended" or case.values.get(
         "nvidia_driver_version"
     ):
-        return queries.manual(f"{words}: the inventory names this driver (nvidia_driver_branch, nvidia_driver_version)")
-    found = queries.realign(words)
+        return queries.manual(f"{text}: the inventory names this driver (nvidia_driver_branch, nvidia_driver_version)")
+    found = queries.realign(text)
     found.args["values"] = {"nvidia_driver_update": True}
     return found
 
@@ -239,8 +239,8 @@ def _source_missing(case: Case) -> Iterator[Found]:
             f"the source of driver {tree.version} is gone, so DKMS can build it for no other kernel",
             [
                 f"{tree.source}/dkms.conf: not there",
-                *_dkms_words(case),
-                *queries.package_words(case, _dkms_packages(case)),
+                *_dkms_text(case),
+                *queries.package_text(case, _dkms_packages(case)),
             ],
             queries.apply("install the DKMS package again at its version, which brings the source, and build"),
         )
@@ -284,17 +284,17 @@ def _without(case: Case, kernel: str, which: str) -> Iterator[Found]:
         evidence.append(f"{package}: not installed")
         repair = queries.apply(f"install {package}, or the module by DKMS where the archive has none for this kernel")
     elif origin == "dkms":
-        evidence += _dkms_words(case)
-        words = f"build the module for {kernel} with DKMS"
-        repair = queries.build_here(case, words, f"{words}: dkms autoinstall -k {kernel}")
+        evidence += _dkms_text(case)
+        text = f"build the module for {kernel} with DKMS"
+        repair = queries.build_here(case, text, f"{text}: dkms autoinstall -k {kernel}")
     elif origin == "runfile":
         evidence.append(
             "the driver was installed by a runfile, for one kernel: dkms is "
             + ("installed" if "dkms" in case.facts.packages else "not installed")
         )
-        words = f"run the .run installer again for {kernel}, with --dkms and the kernel's headers"
+        text = f"run the .run installer again for {kernel}, with --dkms and the kernel's headers"
         repair = queries.manual(
-            words + ("; or install the driver from apt, which follows the kernel" if case.driver_managed else "")
+            text + ("; or install the driver from apt, which follows the kernel" if case.driver_managed else "")
         )
     else:
         evidence.append(
@@ -302,7 +302,7 @@ def _without(case: Case, kernel: str, which: str) -> Iterator[Found]:
         )
         repair = queries.apply("install the module's package beside the libraries")
     if case.facts.module.loaded is not None:
-        evidence.append(f"{queries.loaded_words(case)} for {case.facts.kernels.running}: it works until the reboot")
+        evidence.append(f"{queries.loaded_text(case)} for {case.facts.kernels.running}: it works until the reboot")
     yield Found(
         f"{which}, {kernel}, has no nvidia module" + (f"; {', '.join(have[:3])} has one" if have else ""),
         evidence,
@@ -338,13 +338,13 @@ def _module_version(case: Case) -> Iterator[Found]:
         for other in queries.modules_of(case, kernel)[1:]
         if other.version == libraries
     ]
-    evidence = [queries.module_words(module) for _, module in wrong] + queries.library_words(case)
-    evidence += [f"{path} is of the right version and comes second" for path in shadow] + _dkms_words(case)
-    evidence += [f"packages: {version}" for version in queries.installed(case).versions] + [queries.loaded_words(case)]
-    told = ", ".join(f"{module.version} for {kernel} ({_which(case, kernel)})" for kernel, module in wrong)
+    evidence = [queries.module_text(module) for _, module in wrong] + queries.library_text(case)
+    evidence += [f"{path} is of the right version and comes second" for path in shadow] + _dkms_text(case)
+    evidence += [f"packages: {version}" for version in queries.installed(case).versions] + [queries.loaded_text(case)]
+    versions = ", ".join(f"{module.version} for {kernel} ({_which(case, kernel)})" for kernel, module in wrong)
     running_only = all(kernel == case.facts.kernels.running for kernel, _ in wrong)
     yield Found(
-        f"the module on the disk is {told}, the libraries are {libraries}",
+        f"the module on the disk is {versions}, the libraries are {libraries}",
         evidence,
         queries.realign("bring module and libraries to one version: prebuilt modules, kernel and driver move together"),
         reboot=running_only and case.facts.module.loaded is not None,
@@ -372,18 +372,18 @@ def _clamp(case: Case) -> Iterator[Found]:
     kept = set(queries.kernels_that_matter(case))
     old = sorted(row[0].name for row in rows if row[0].kernel not in kept)
     evidence = [f"{parsed.name} depends on {other} (<= {limit})" for parsed, other, limit in rows]
-    evidence += queries.package_words(case, sorted({other for _, other, _ in rows}))
+    evidence += queries.package_text(case, sorted({other for _, other, _ in rows}))
     meta = driver_names.prebuilt_modules(
         rows[0][0].series, "open" if rows[0][0].open else "proprietary", _meta_flavour(case)
     )
     evidence.append(f"{meta}, which would move them: not installed")
-    words = f"install {meta}, and move module packages, kernel and driver in one transaction"
+    text = f"install {meta}, and move module packages, kernel and driver in one transaction"
     if old:
-        words += f"; {', '.join(old)} are for kernels that neither run nor boot next and may go"
+        text += f"; {', '.join(old)} are for kernels that neither run nor boot next and may go"
     yield Found(
         f"{queries.counted(rows, 'prebuilt module package')} without a metapackage: updates move the kernel and leave the driver",
         evidence,
-        queries.realign(words),
+        queries.realign(text),
         level="error" if case.facts.package_problems else None,
     )
 

@@ -54,11 +54,11 @@ class Trust:
 
 def trusts(case: Case) -> list[Trust]:
     """Every repository with the keys that apt may take for it; those that are trusted without a key are left out."""
-    trouble = apt(case)
-    rings = {ring.path: ring for ring in trouble.keyrings}
-    everywhere = tuple(ring for ring in trouble.keyrings if ring.path.startswith("/etc/apt/trusted.gpg"))
+    diagnostics = apt(case)
+    rings = {ring.path: ring for ring in diagnostics.keyrings}
+    everywhere = tuple(ring for ring in diagnostics.keyrings if ring.path.startswith("/etc/apt/trusted.gpg"))
     found = []
-    for row in trouble.lists:
+    for row in diagnostics.lists:
         if repositories.gone(row.uri):
             # apt.dead_repository tells of it
             continue
@@ -191,14 +191,14 @@ def _legacy(case: Case) -> Iterator[Found]:
 
 @rule("apt.key_sha1")
 def _sha1(case: Case) -> Iterator[Found]:
-    trouble, rule = apt(case), case.catalog.repositories.sha1
+    diagnostics, rule = apt(case), case.catalog.repositories.sha1
     key = case.catalog.repositories.keys[rule.key]
-    if not trouble.verifier or trouble.verifier.rsplit("/", 1)[-1] not in rule.verifiers:
+    if not diagnostics.verifier or diagnostics.verifier.rsplit("/", 1)[-1] not in rule.verifiers:
         return
     for trust in trusts(case):
         if key.long_id in _wanted(case, trust) and any(part in trust.row.uri for part in rule.affected):
             yield Found(
                 f"apt on this release takes no signature of {key.long_id} any more",
-                (f"{trust.row.place}: {trust.row.uri}", f"verifier: {trouble.verifier}", rule.text),
+                (f"{trust.row.place}: {trust.row.uri}", f"verifier: {diagnostics.verifier}", rule.text),
                 queries.manual("use the repository of the release that runs here"),
             )

@@ -10,33 +10,33 @@ from provision.diagnose.rule import Case, Found, rule
 
 @rule("mig.instances_lost")
 def _lost(case: Case) -> Iterator[Found]:
-    trouble = queries.boot(case)
+    diagnostics = queries.boot(case)
     on = [gpu for gpu in case.facts.smi.gpus if gpu.mig == "Enabled"]
-    if not on or trouble.mig_instances is None or queries.in_container(case):
+    if not on or diagnostics.mig_instances is None or queries.in_container(case):
         return
-    empty = [gpu for gpu in on if not trouble.mig_instances.get(str(gpu.index), 0)]
+    empty = [gpu for gpu in on if not diagnostics.mig_instances.get(str(gpu.index), 0)]
     if not empty:
         return
     evidence = [
         f"GPU {gpu.index} {gpu.name}: MIG is enabled, /proc/driver/nvidia/capabilities shows no GPU instance"
         for gpu in empty
     ]
-    evidence += [f"{path}: a layout is wanted" for path in trouble.mig_layout] or [
+    evidence += [f"{path}: a layout is wanted" for path in diagnostics.mig_layout] or [
         "no file of nvidia-mig-manager: no layout is kept here"
     ]
-    manager = "nvidia-mig-manager.service" in (trouble.failed_units or ())
+    manager = "nvidia-mig-manager.service" in (diagnostics.failed_units or ())
     if manager:
-        evidence += ["nvidia-mig-manager.service: failed", *trouble.unit_log.get("nvidia-mig-manager", [])[-3:]]
-    words = (
+        evidence += ["nvidia-mig-manager.service: failed", *diagnostics.unit_log.get("nvidia-mig-manager", [])[-3:]]
+    text = (
         "systemctl restart nvidia-mig-manager (it makes the instances of its configuration again)"
-        if trouble.mig_layout
+        if diagnostics.mig_layout
         else "make the instances again (nvidia-smi mig -cgi PROFILES -C; nvidia-mig-manager does it at boot), or switch MIG off"
     )
     yield Found(
         f"MIG is enabled on {queries.counted(empty, 'GPU')} and there are no instances: CUDA has nothing to run on there",
         evidence,
-        queries.manual(words),
-        level="error" if trouble.mig_layout else None,
+        queries.manual(text),
+        level="error" if diagnostics.mig_layout else None,
     )
 
 
@@ -46,11 +46,11 @@ def _pending(case: Case) -> Iterator[Found]:
     if not waiting:
         return
     held = [
-        f"/proc/modules: {queries.uses_words(row)}"
+        f"/proc/modules: {queries.uses_text(row)}"
         for row in queries.boot(case).modules
         if row.name in ("nvidia_drm", "nvidia_modeset") and row.uses
     ]
-    users = list(map(queries.user_words, case.facts.gpu_users))
+    users = list(map(queries.user_text, case.facts.gpu_users))
     evidence = [f"GPU {gpu.index}: MIG is {gpu.mig}, {gpu.mig_pending} after a reset" for gpu in waiting] + held + users
     reason = ""
     if held and not users:

@@ -22,17 +22,17 @@ def _away(case: Case) -> list[str]:
 
 @rule("host.no_network")
 def _no_network(case: Case) -> Iterator[Found]:
-    trouble = queries.boot(case)
+    diagnostics = queries.boot(case)
     away = _away(case)
     if case.facts.host.container or not away:
         return
-    if trouble.default_route is False:
+    if diagnostics.default_route is False:
         yield Found(
             "no route leads out of this host: apt reaches none of its repositories",
             ["/proc/net/route and ipv6_route: no default route", *away[:3]],
             queries.manual("bring the network up (ip route; networkctl), or give apt a mirror that this host reaches"),
         )
-    elif trouble.nameservers == []:
+    elif diagnostics.nameservers == []:
         yield Found(
             "no name server is set: names of repositories cannot be looked up",
             ["/etc/resolv.conf: no line nameserver", *away[:3]],

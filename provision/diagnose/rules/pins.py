@@ -18,7 +18,7 @@ _METAS = frozenset(
 def _families(case: Case) -> dict[str, list[Candidate]]:
     """{series: candidates of its version-locked packages}; of the installed series all, of others what the lists told."""
     found: dict[str, list[Candidate]] = {}
-    for name in sorted({offer.name for offer in apt(case).offers}):
+    for name in sorted({listed.name for listed in apt(case).offers}):
         parsed = driver_names.parse(name)
         if (
             not parsed
@@ -116,19 +116,19 @@ def _phased(case: Case) -> Iterator[Found]:
     ):
         return
     rows = []
-    for offer in apt(case).offers:
-        if offer.phased is None or offer.phased >= 100:
+    for listed in apt(case).offers:
+        if listed.phased is None or listed.phased >= 100:
             continue
-        package = case.facts.packages.get(offer.name)
-        taken = moves(case, offer.name)
-        if package and package.installed and not package.held and taken and taken.version == offer.version:
-            rows.append(offer)
+        package = case.facts.packages.get(listed.name)
+        taken = moves(case, listed.name)
+        if package and package.installed and not package.held and taken and taken.version == listed.version:
+            rows.append(listed)
     if rows:
         yield Found(
             f"{rows[0].name} {rows[0].version} is handed out to {rows[0].phased} % of hosts so far: equal hosts will differ",
             [
-                f"{offer.name}: {case.facts.packages[offer.name].version} is installed, {offer.version} is at {offer.phased} %"
-                for offer in rows
+                f"{listed.name}: {case.facts.packages[listed.name].version} is installed, {listed.version} is at {listed.phased} %"
+                for listed in rows
             ],
             queries.manual(
                 "hold the driver, or set APT::Get::Always-Include-Phased-Updates (or Never-…) on the whole fleet"

@@ -27,9 +27,9 @@ def _settled(case: Case) -> bool:
 
 @rule("proxy.layer_missing")
 def _layers(case: Case) -> Iterator[Found]:
-    trouble = user(case)
-    everybody = [row for row in trouble.proxies if row.layer == "everybody"]
-    users = [row for row in trouble.proxies if row.layer == "user"]
+    diagnostics = user(case)
+    everybody = [row for row in diagnostics.proxies if row.layer == "everybody"]
+    users = [row for row in diagnostics.proxies if row.layer == "user"]
     http, https = _apt(case, "http"), _apt(case, "https")
     encrypted = [
         uri
@@ -44,8 +44,8 @@ def _layers(case: Case) -> Iterator[Found]:
         if _settled(case)
         else queries.manual(by_hand)
     )
-    told = [f"{row.file}: {row.kind} through {row.value}" for row in everybody + users]
-    told += [
+    lines = [f"{row.file}: {row.kind} through {row.value}" for row in everybody + users]
+    lines += [
         f"{file}: apt, {kind} through {value}"
         for kind, rows in (("http", http), ("https", https))
         for value, file in rows
@@ -56,7 +56,7 @@ def _layers(case: Case) -> Iterator[Found]:
     if general and not https and wanted:
         yield Found(
             f"apt has a proxy for http ({general[0][0]}) and none for https, which then goes through the same one",
-            [*told, *(f"https: {uri}" for uri in encrypted[:3])],
+            [*lines, *(f"https: {uri}" for uri in encrypted[:3])],
             repair,
             # apt falls back to it (tried with 2.6), and most proxies let TLS through.
             level="note",
@@ -64,12 +64,12 @@ def _layers(case: Case) -> Iterator[Found]:
     kinds = {row.kind for row in everybody}
     if "http" in kinds and not kinds & {"https", "all"}:
         row = everybody[0]
-        yield Found(f"{row.file} sets http_proxy ({row.value}) and no https_proxy", told, repair)
+        yield Found(f"{row.file} sets http_proxy ({row.value}) and no https_proxy", lines, repair)
     if users and not everybody and not https:
-        kept = "" if trouble.sudo_keeps_proxy else "; sudo does not hand it on"
+        kept = "" if diagnostics.sudo_keeps_proxy else "; sudo does not hand it on"
         yield Found(
             f"only {users[0].file} knows the proxy ({users[0].value}): {'' if http else 'apt, '}docker and services do not{kept}",
-            [*told, f"apt.conf.d: no proxy{' for https' if http else ''}", "/etc/environment: no proxy"],
+            [*lines, f"apt.conf.d: no proxy{' for https' if http else ''}", "/etc/environment: no proxy"],
             repair,
         )
 
@@ -81,7 +81,7 @@ def _is_cache(value: str) -> bool:
 
 @rule("proxy.docker_missing")
 def _docker(case: Case) -> Iterator[Found]:
-    docker, trouble = case.facts.containers.docker, user(case)
+    docker, diagnostics = case.facts.containers.docker, user(case)
     if (
         not docker.engine
         or "proxies" in docker.file.keys
@@ -89,12 +89,14 @@ def _docker(case: Case) -> Iterator[Found]:
         or (docker.info and any(docker.info.proxy.get(k) for k in ("http", "https")))
     ):
         return
-    if any(row.layer == "docker" for row in trouble.proxies) or any(
+    if any(row.layer == "docker" for row in diagnostics.proxies) or any(
         flag.key in ("http-proxy", "https-proxy") for flag in docker.flags
     ):
         return
     others = [
-        f"{row.file}: {row.kind} through {row.value}" for row in trouble.proxies if row.layer in ("everybody", "user")
+        f"{row.file}: {row.kind} through {row.value}"
+        for row in diagnostics.proxies
+        if row.layer in ("everybody", "user")
     ]
     # A proxy of apt's for http alone may be a cache of packages.
     others += [f"{file}: apt, https through {value}" for value, file in _apt(case, "https")]

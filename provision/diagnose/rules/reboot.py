@@ -27,9 +27,9 @@ def _pending(case: Case) -> Iterator[Found]:
         )
     ready = queries.modules_of(case, kernels.next or kernels.running)
     if ready and queries.own_gpus(case):
-        evidence.append(f"it has its module: {queries.module_words(ready[0])}")
+        evidence.append(f"it has its module: {queries.module_text(ready[0])}")
     if facts.gpu_users:
-        evidence += [f"{queries.user_words(user)} uses the GPUs" for user in facts.gpu_users[:4]]
+        evidence += [f"{queries.user_text(user)} uses the GPUs" for user in facts.gpu_users[:4]]
     what = f"kernel {kernels.next}" if newer else ", ".join(concerned[:3] or packages[:3]) or "something"
     yield Found(
         f"{what} waits for a reboot" + (", and the GPUs are in use" if facts.gpu_users else ""),

@@ -20,13 +20,13 @@ _REJECTED = (
 
 def _enforced(case: Case) -> list[str]:
     """Why the kernel asks for signatures; empty where it does not."""
-    trouble, rows = queries.boot(case), []
+    diagnostics, rows = queries.boot(case), []
     if case.facts.secure_boot.enabled:
         rows.append("Secure Boot is on (EFI variable SecureBoot)")
-    if trouble.sig_enforce or "module.sig_enforce=1" in trouble.cmdline:
+    if diagnostics.sig_enforce or "module.sig_enforce=1" in diagnostics.cmdline:
         rows.append("module.sig_enforce is on")
-    if trouble.lockdown in ("integrity", "confidentiality") and not rows:
-        rows.append(f"/sys/kernel/security/lockdown: {trouble.lockdown}")
+    if diagnostics.lockdown in ("integrity", "confidentiality") and not rows:
+        rows.append(f"/sys/kernel/security/lockdown: {diagnostics.lockdown}")
     return rows
 
 
@@ -74,7 +74,7 @@ def _find(case: Case, unsigned: bool) -> Iterator[Found]:
             case.facts.secure_boot.mok_enrolled
         ]
         evidence.append(f"{key}: the key of this machine's DKMS, {enrolled}")
-    evidence.append(queries.loaded_words(case))
+    evidence.append(queries.loaded_text(case))
     when = "" if running in affects and not loaded else " after the next boot"
     message = (
         f"the module of kernel {', '.join(affects)} is not signed, and the kernel takes only signed ones{when}"

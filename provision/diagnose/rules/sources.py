@@ -23,8 +23,8 @@ _CUDA = re.compile(r"/compute/cuda/repos/([a-z]+)([0-9]{2,4})/")
 _STABLE_DEB = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 
 
-def _drop(words: str, rows: Sequence[Source]) -> Repair:
-    return Repair(action="sources.drop", words=words, args={"entries": [repositories.entry(row) for row in rows]})
+def _drop(text: str, rows: Sequence[Source]) -> Repair:
+    return Repair(action="sources.drop", words=text, args={"entries": [repositories.entry(row) for row in rows]})
 
 
 def _named(rows: Sequence[Source]) -> str:
@@ -42,14 +42,14 @@ def _signed_by_conflict(case: Case) -> Iterator[Found]:
     if not said:
         return
     rows: list[Source] = []
-    told: list[Source] = []
+    reported: list[Source] = []
     for group in conflicts(case):
         keep = repositories.keeper(case, group)
         # An entry that repeats what stays is no conflict; it goes along, for only one is needed.
         others = [row for row in group if row is not keep and row not in rows]
-        told += [row for row in group if row not in told]
+        reported += [row for row in group if row not in reported]
         rows += others
-    evidence = [*said, *(repositories.shown(row) for row in told)]
+    evidence = [*said, *(repositories.shown(row) for row in reported)]
     loose = [row for row in rows if repositories.can_be_dropped(row)]
     fixed = [row for row in rows if row not in loose]
     repairs: list[Repair] = []
@@ -60,7 +60,7 @@ def _signed_by_conflict(case: Case) -> Iterator[Found]:
             queries.manual(f"write the same Signed-By into {repositories.place(row)} as its other entry has")
         )
     yield Found(
-        f"apt refuses all its sources: {_named(told) or 'two entries'} name other keys for one repository",
+        f"apt refuses all its sources: {_named(reported) or 'two entries'} name other keys for one repository",
         evidence,
         *repairs,
     )
@@ -160,15 +160,15 @@ def _dead(case: Case) -> Iterator[Found]:
     if drop:
         repairs.append(_drop(f"take out {_named(drop)}", drop))
     if repairs:
-        told = _named([row for row, _ in rewrite] + drop)
-        yield Found(f"{told}: the repository is gone from there", evidence, *repairs)
+        reported = _named([row for row, _ in rewrite] + drop)
+        yield Found(f"{reported}: the repository is gone from there", evidence, *repairs)
 
 
 @rule("apt.no_such_release")
 def _no_such_release(case: Case) -> Iterator[Found]:
     host = case.facts.host.os
     own = host.version_id.replace(".", "")
-    told = False
+    reported = False
     for row in case.facts.apt.sources:
         for uri in row.uris if row.enabled else ():
             match = _CUDA.search(apt_sources.normalise(uri) + "/")
@@ -177,7 +177,7 @@ def _no_such_release(case: Case) -> Iterator[Found]:
             year, month = match[2][:2], match[2][2:]
             if len(match[2]) == 4 and int(year) % 2 == 0 and month == "04":
                 continue
-            told = True
+            reported = True
             yield Found(
                 f"NVIDIA has no repository ubuntu{match[2]}",
                 (f"{repositories.place(row)}: {uri}", f"this host: {host.pretty or host.id + ' ' + host.version_id}"),
@@ -186,7 +186,7 @@ def _no_such_release(case: Case) -> Iterator[Found]:
             )
     # Derived and interim releases: what is made of their names does not exist.
     known = set(case.catalog.repositories.repositories["cuda"].ubuntu)
-    if not told and host.id not in ("", "debian") and (host.id != "ubuntu" or host.version_id not in known) and own:
+    if not reported and host.id not in ("", "debian") and (host.id != "ubuntu" or host.version_id not in known) and own:
         yield Found(
             f"NVIDIA has no repository for {host.id.capitalize()} {host.version_id}",
             (f"os-release: {host.pretty or host.version_id}", f"known releases: {', '.join(sorted(known))}"),

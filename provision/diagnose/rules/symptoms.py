@@ -85,7 +85,7 @@ def _not_loaded(case: Case) -> Iterator[Found]:
     found = queries.modules_of(case, facts.kernels.running)
     if found:
         evidence = [
-            f"on the disk for {facts.kernels.running}: {queries.module_words(found[0])}",
+            f"on the disk for {facts.kernels.running}: {queries.module_text(found[0])}",
             "/proc/driver/nvidia/version: not there",
         ]
         if not facts.devices:
@@ -115,19 +115,19 @@ def _unbound(case: Case) -> Iterator[Found]:
 
 @rule("driver.persistenced_fails")
 def _persistenced(case: Case) -> Iterator[Found]:
-    trouble = queries.boot(case)
-    said = trouble.unit_log.get("nvidia-persistenced", [])
-    failed = "nvidia-persistenced.service" in (trouble.failed_units or ())
+    diagnostics = queries.boot(case)
+    said = diagnostics.unit_log.get("nvidia-persistenced", [])
+    failed = "nvidia-persistenced.service" in (diagnostics.failed_units or ())
     if failed and queries.own_gpus(case) and not queries.smi_works(case):
         yield Found("nvidia-persistenced does not start", ["nvidia-persistenced.service: failed", *said[-4:]])
 
 
 @rule("fabric.fails")
 def _fabric(case: Case) -> Iterator[Found]:
-    trouble = queries.boot(case)
-    failed = "nvidia-fabricmanager.service" in (trouble.failed_units or ())
+    diagnostics = queries.boot(case)
+    failed = "nvidia-fabricmanager.service" in (diagnostics.failed_units or ())
     if failed and (case.facts.nvswitches or case.facts.nvlink5_switch):
         yield Found(
             "nvidia-fabricmanager does not start",
-            ["nvidia-fabricmanager.service: failed", *trouble.unit_log.get("nvidia-fabricmanager", [])[-4:]],
+            ["nvidia-fabricmanager.service: failed", *diagnostics.unit_log.get("nvidia-fabricmanager", [])[-4:]],
         )

@@ -137,8 +137,8 @@ def cudart_links(facts: Facts, expect: Expect) -> Check:
     bad, others = list[str](), list[str]()
     for env in found:
         for link in env.cudart_links:
-            told = f"{link.path} leads {f'to {link.target}' if link.target else 'nowhere'}"
-            (bad if env.path in mine else others).append(told)
+            line = f"{link.path} leads {f'to {link.target}' if link.target else 'nowhere'}"
+            (bad if env.path in mine else others).append(line)
     if not bad and not others:
         return passed("no link leads to another version than its name says")
     hint = (
@@ -188,17 +188,17 @@ def _count(number: int, one: str) -> str:
 
 
 def _of_prefix(prefix: CondaPrefix) -> str:
-    words = [prefix.distribution, prefix.version] if prefix.state == "whole" else [prefix.state]
+    parts = [prefix.distribution, prefix.version] if prefix.state == "whole" else [prefix.state]
     lacks = f" ({', '.join(prefix.missing)})" if prefix.missing else ""
-    return f"{prefix.path}: {' '.join(filter(None, words))}{lacks}"
+    return f"{prefix.path}: {' '.join(filter(None, parts))}{lacks}"
 
 
 def _of(env: CondaEnvironment) -> str:
     """An environment in a line: /opt/miniconda3/envs/x: python 3.11.9, torch 2.6.0+cu124, CUDA 12.4."""
-    words = [f"python {env.python}"] if env.python else []
-    words += [f"{name} {v}" for name in ("torch", "tensorflow", "jax") for v in [framework(env, name)] if v]
-    words += [f"CUDA {env.cuda}"] if env.cuda else []
-    return f"{env.path}: {', '.join(words) or env.state}"
+    parts = [f"python {env.python}"] if env.python else []
+    parts += [f"{name} {v}" for name in ("torch", "tensorflow", "jax") for v in [framework(env, name)] if v]
+    parts += [f"CUDA {env.cuda}"] if env.cuda else []
+    return f"{env.path}: {', '.join(parts) or env.state}"
 
 
 CHECKS = (prefixes, environments, cpu_builds, cudart_links, channels)

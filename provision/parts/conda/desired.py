@@ -20,7 +20,7 @@ _CONTENT = ("python", "cuda", "torch", "torch_from", "tensorflow", "jax", "cudnn
 
 
 @dataclass(frozen=True)
-class EnvironmentWish:
+class EnvironmentConfig:
     """One of miniconda_environments; see roles/miniconda/meta/argument_specs.yml. Empty: not asked for."""
 
     name: str
@@ -43,7 +43,7 @@ class EnvironmentWish:
     unreadable: str = ""
 
     @classmethod
-    def from_item(cls, item: Mapping[str, Any]) -> EnvironmentWish:
+    def from_item(cls, item: Mapping[str, Any]) -> EnvironmentConfig:
         values = {key: value for key, value in item.items() if value is not None}
         for key in _LISTS:
             values[key] = tuple(str(part) for part in values.get(key) or ())
@@ -64,7 +64,7 @@ class EnvironmentWish:
 
 
 @dataclass(frozen=True)
-class CondaWish:
+class CondaConfig:
     """The inventory's miniconda_* values."""
 
     install: bool = False
@@ -88,21 +88,21 @@ class CondaWish:
     wheel_index_url: str = ""
     pip_index_url: str = ""
     allow_http: bool = False
-    environments: tuple[EnvironmentWish, ...] = ()
+    environments: tuple[EnvironmentConfig, ...] = ()
     lib64_link: bool = False
     rebuild: bool = False
     repair: bool = False
     update: bool = False
 
     @classmethod
-    def from_vars(cls, values: Mapping[str, Any]) -> CondaWish:
+    def from_vars(cls, values: Mapping[str, Any]) -> CondaConfig:
         """Read role variables; missing ones take the defaults."""
         found = {name: value for name, value in of_role(values, "miniconda_", cls).items() if value is not None}
         for name in ("users", "shell_init", "channels"):
             if name in found:
                 found[name] = tuple(str(item) for item in found[name])
         if "environments" in found:
-            found["environments"] = tuple(map(EnvironmentWish.from_item, found["environments"]))
+            found["environments"] = tuple(map(EnvironmentConfig.from_item, found["environments"]))
         return cls(**found)
 
     @property
@@ -126,7 +126,7 @@ class CondaWish:
         path = self.users_prefix.replace("{user}", user)
         return f"~{user}{path[1:]}" if path == "~" or path.startswith("~/") else path
 
-    def prefix_of(self, env: EnvironmentWish) -> str:
+    def prefix_of(self, env: EnvironmentConfig) -> str:
         """The installation that an environment belongs to."""
         return env.prefix or (self.user_prefix(env.user) if env.user else self.prefix)
 
@@ -155,9 +155,9 @@ class Places:
         return self.paths.get(path, path).rstrip("/") or "/"
 
 
-def places(wish: CondaWish, facts: Facts) -> Places:
+def places(config: CondaConfig, facts: Facts) -> Places:
     """Write out the wish's paths by what the probe said of them, else by the homes that it knows."""
-    asked, conda = wish.prefix_paths(), facts.conda
+    asked, conda = config.prefix_paths(), facts.conda
     looked = bool(conda.looked) and len(conda.looked) == len(asked)
     paths = {path: _by_home(path, conda.homes) for path in asked}
     if looked:
@@ -175,14 +175,14 @@ def _by_home(path: str, homes: Mapping[str, str]) -> str:
 
 
 def with_files(
-    wish: CondaWish, folder: Path, read: Callable[[Path], str] = lambda path: path.read_text(encoding="utf-8")
-) -> CondaWish:
+    config: CondaConfig, folder: Path, read: Callable[[Path], str] = lambda path: path.read_text(encoding="utf-8")
+) -> CondaConfig:
     """Return the wish with the files of its environments read, relative ones below ``folder``.
 
     A file that cannot be read is noted in its environment: resolve refuses it by name.
     """
     found = []
-    for env in wish.environments:
+    for env in config.environments:
         if env.file and env.content is None:
             try:
                 env = replace(env, content=read(folder / Path(env.file).expanduser()))
@@ -191,4 +191,4 @@ def with_files(
             except OSError as error:
                 env = replace(env, unreadable=error.strerror or str(error))
         found.append(env)
-    return replace(wish, environments=tuple(found))
+    return replace(config, environments=tuple(found))

@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from provision.catalog.versions import key, minor, same
 from provision.errors import UsageError
-from provision.parts.conda.desired import EnvironmentWish
+from provision.parts.conda.desired import EnvironmentConfig
 from provision.parts.conda.file import CondaFile, read_file
 from provision.parts.conda.frameworks import NONE, Frameworks, said
 from provision.parts.conda.view import Recipe
@@ -35,7 +35,7 @@ class EnvironmentJudge(Frameworks):
     read_as: what a file asks for, as if it were written in keys; None without a file.
     """
 
-    read_as: EnvironmentWish | None = None
+    read_as: EnvironmentConfig | None = None
 
     def run(self) -> EnvironmentJudge:
         env = self.env
@@ -272,7 +272,7 @@ class EnvironmentJudge(Frameworks):
             torch = [item for step in self._wheels for item in step["packages"]]
             # Named again, so that nothing that comes later moves it to another build.
             guards = torch + (["numpy<2"] if self._needs_old_numpy() else [])
-            steps.append({"packages": guards + pip, "index_url": self.wish.pip_index_url, "extra_index_urls": []})
+            steps.append({"packages": guards + pip, "index_url": self.config.pip_index_url, "extra_index_urls": []})
         packages = [*([f"python={python}"] if python else []), *(["pip"] if steps else []), *conda, *env.packages]
         channels = dict.fromkeys([*self._extra_channels, *self.channels])
         if any(item.startswith(("cudatoolkit=", "cuda-version=", "cudnn=")) for item in conda):
@@ -379,7 +379,7 @@ class EnvironmentJudge(Frameworks):
             )
         if not (found.torch or found.tensorflow):
             return
-        asked = EnvironmentWish(
+        asked = EnvironmentConfig(
             name=self.env.name,
             torch=found.torch,
             tensorflow="" if found.torch else found.tensorflow,
@@ -387,7 +387,7 @@ class EnvironmentJudge(Frameworks):
             python=found.python,
         )
         self.read_as = asked
-        judge = EnvironmentJudge(asked, self.host, self.catalog, self.wish, ()).run()
+        judge = EnvironmentJudge(asked, self.host, self.catalog, self.config, ()).run()
         unknown = ("conda.torch_unknown", "conda.tensorflow_unknown", "conda.torch_not_built")
         for issue in judge.blockers:
             if issue.code in unknown:

@@ -11,7 +11,7 @@ from provision.catalog.builds import Driver, choose_torch, of_tensorflow, of_too
 from provision.catalog.frameworks import pythons, tensorflow_pin
 from provision.catalog.versions import key, minor, same
 from provision.errors import Issue, UsageError
-from provision.parts.conda.desired import CondaWish, EnvironmentWish
+from provision.parts.conda.desired import CondaConfig, EnvironmentConfig
 from provision.parts.conda.view import HostView, Recipe
 from provision.parts.plan import Reason
 
@@ -24,9 +24,9 @@ class Frameworks:
     """Collects what an environment is made of; each method takes one framework, or refuses it in ``blockers``."""
 
     def __init__(
-        self, env: EnvironmentWish, host: HostView, catalog: Catalog, wish: CondaWish, channels: Sequence[str]
+        self, env: EnvironmentConfig, host: HostView, catalog: Catalog, config: CondaConfig, channels: Sequence[str]
     ):
-        self.env, self.host, self.catalog, self.wish = env, host, catalog, wish
+        self.env, self.host, self.catalog, self.config = env, host, catalog, config
         self.channels = tuple(env.channels or channels)
         self.driver = Driver(host.driver or "", host.max_cuda or None)
         # Nobody knows what a card that is not in the catalog runs: nothing is refused for it.
@@ -128,16 +128,16 @@ class Frameworks:
     def _torch_tag(self, release: TorchRelease, version: str, asked: str | None) -> str | None:
         """The tag whose wheels run here; None, and blockers, when there is none."""
         tags = self.catalog.frameworks.torch.tags
-        offered = torch_tags(self.catalog, release, self.host.machine)
+        available = torch_tags(self.catalog, release, self.host.machine)
         exact = asked is not None and not (self.env.cuda.isdigit() and asked == f"cu{self.env.cuda}")
-        fit = [tag for tag in offered if asked is None or tag == asked or (not exact and tag[2:-1] == self.env.cuda)]
+        fit = [tag for tag in available if asked is None or tag == asked or (not exact and tag[2:-1] == self.env.cuda)]
         if not fit:
-            have = ", ".join(f"{tags[tag].cuda} ({tag})" for tag in offered)
+            have = ", ".join(f"{tags[tag].cuda} ({tag})" for tag in available)
             asked_cuda = _of_tag(asked or "") if exact else self.env.cuda
             self.block(
                 "conda.torch_not_built",
-                f"there is no build of PyTorch {version} {f'for CUDA {asked_cuda}' if asked and offered else 'with CUDA'}"
-                f"{'' if offered else f' for {self.host.machine}'}",
+                f"there is no build of PyTorch {version} {f'for CUDA {asked_cuda}' if asked and available else 'with CUDA'}"
+                f"{'' if available else f' for {self.host.machine}'}",
                 [f"it is built for CUDA {have}"] if have else [],
             )
             return None
@@ -189,7 +189,9 @@ class Frameworks:
         if channel:
             self._torch_of_channel(release, version, cuda)
             return
-        base = (self.wish.wheel_index_url or self.catalog.frameworks.torch.index_url.removesuffix("/{tag}")).rstrip("/")
+        base = (self.config.wheel_index_url or self.catalog.frameworks.torch.index_url.removesuffix("/{tag}")).rstrip(
+            "/"
+        )
         self._wheels.append(
             {"packages": [f"torch=={version}+{tag}"], "index_url": f"{base}/{tag}", "extra_index_urls": []}
         )

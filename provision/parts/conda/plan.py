@@ -12,7 +12,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.conda.install import PROFILE
 from provision.facts import Facts
 from provision.parts.check import CondaExpect, EnvironmentExpect, PrefixExpect
-from provision.parts.conda.desired import CondaWish
+from provision.parts.conda.desired import CondaConfig
 from provision.parts.conda.prefix import PrefixTarget
 from provision.parts.conda.resolve import CondaDecision, EnvironmentTarget
 from provision.parts.plan import Step
@@ -20,7 +20,7 @@ from provision.parts.plan import Step
 EXPORTS = "/var/backups/gpu-provision/conda"
 
 
-def conda_spec(wish: CondaWish, facts: Facts, decision: CondaDecision) -> tuple[dict[str, Any], list[Step]]:
+def conda_spec(config: CondaConfig, facts: Facts, decision: CondaDecision) -> tuple[dict[str, Any], list[Step]]:
     """Return what the role carries out and its steps; nothing of a refused host is carried out."""
     spec: dict[str, Any] = {"prefixes": [], "environments": []}
     steps: list[Step] = []
@@ -32,14 +32,14 @@ def conda_spec(wish: CondaWish, facts: Facts, decision: CondaDecision) -> tuple[
             steps.append(_prefix_step(prefix))
     for env in decision.environments:
         if env.action:
-            spec["environments"].append(_environment_args(wish, env))
+            spec["environments"].append(_environment_args(config, env))
             steps.append(_environment_step(env))
     return spec, steps
 
 
-def conda_expectation(wish: CondaWish, decision: CondaDecision) -> CondaExpect:
+def conda_expectation(config: CondaConfig, decision: CondaDecision) -> CondaExpect:
     """What verify holds the host to. Empty where nothing of conda is asked for."""
-    if not wish.wanted:
+    if not config.wanted:
         return CondaExpect()
     channels = {p.path: p.condarc["channels"] if p.condarc else None for p in decision.prefixes}
     return CondaExpect(
@@ -48,11 +48,11 @@ def conda_expectation(wish: CondaWish, decision: CondaDecision) -> CondaExpect:
         ],
         environments=[
             EnvironmentExpect(
-                name=env.wish.name,
+                name=env.config.name,
                 path=env.path,
                 build=env.recipe.build,
                 frameworks=_asked_for(env),
-                lib64=wish.lib64_link,
+                lib64=config.lib64_link,
             )
             for env in decision.environments
         ],
@@ -62,10 +62,10 @@ def conda_expectation(wish: CondaWish, decision: CondaDecision) -> CondaExpect:
 
 def _asked_for(env: EnvironmentTarget) -> dict[str, str]:
     """Frameworks and versions as far as they are asked for: what the catalog would choose today binds nobody."""
-    wish, found = env.wish, {}
+    config, found = env.config, {}
     for name, version in env.recipe.frameworks.items():
-        asked, plus, _ = getattr(wish, name, "").partition("+")
-        exact = bool(plus) or "." in wish.cuda or wish.cuda == "none"
+        asked, plus, _ = getattr(config, name, "").partition("+")
+        exact = bool(plus) or "." in config.cuda or config.cuda == "none"
         found[name] = (
             asked + (f"+{version.partition('+')[2]}" if "+" in version and exact else "") if asked else version
         )
@@ -103,10 +103,10 @@ def _prefix_args(prefix: PrefixTarget) -> dict[str, Any]:
     }
 
 
-def _environment_args(wish: CondaWish, env: EnvironmentTarget) -> dict[str, Any]:
+def _environment_args(config: CondaConfig, env: EnvironmentTarget) -> dict[str, Any]:
     recipe = env.recipe
     return {
-        "name": env.wish.name,
+        "name": env.config.name,
         "prefix": env.prefix,
         "action": env.action,
         "owner": env.owner,
@@ -117,12 +117,12 @@ def _environment_args(wish: CondaWish, env: EnvironmentTarget) -> dict[str, Any]
         "pip": [dict(step) for step in recipe.pip],
         "file_kind": recipe.file_kind,
         "file_content": recipe.file_content,
-        "pip_index_url": wish.pip_index_url if recipe.file_kind == "environment" else "",
+        "pip_index_url": config.pip_index_url if recipe.file_kind == "environment" else "",
         "override_cuda": recipe.override_cuda,
         "library_path": recipe.library_path,
-        "lib64_link": wish.lib64_link,
+        "lib64_link": config.lib64_link,
         "export_to": EXPORTS,
-        "wish": env.wish.asked(),
+        "wish": env.config.asked(),
     }
 
 
@@ -153,7 +153,7 @@ def _prefix_step(prefix: PrefixTarget) -> Step:
 
 
 def _environment_step(env: EnvironmentTarget) -> Step:
-    recipe, name = env.recipe, env.wish.name
+    recipe, name = env.recipe, env.config.name
     title = {
         "create": f"make environment {name}",
         "finish": f"finish environment {name}",
@@ -167,7 +167,7 @@ def _environment_step(env: EnvironmentTarget) -> Step:
         if not recipe.frameworks and recipe.cuda:
             details.append(f"CUDA {recipe.cuda}")
         details += [f"python {recipe.python}"] if recipe.python else []
-        details += [f"from {env.wish.file}"] if env.wish.file else []
+        details += [f"from {env.config.file}"] if env.config.file else []
         details.append(f"in {env.path}, channels {', '.join(recipe.channels)}")
     if env.action == "rebuild":
         details.append(f"its export is saved in {EXPORTS} first")

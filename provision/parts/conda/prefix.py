@@ -17,7 +17,7 @@ from provision.catalog.versions import key, same
 from provision.errors import Issue
 from provision.facts import CondaPrefix, Facts
 from provision.parts.conda.addresses import unverified
-from provision.parts.conda.desired import CondaWish
+from provision.parts.conda.desired import CondaConfig
 
 if TYPE_CHECKING:
     from provision.parts.conda.resolve import CondaDecision
@@ -57,7 +57,7 @@ class PrefixJudge:
     managed: it is asked for itself, not only named by an environment as the place to be made in.
     """
 
-    wish: CondaWish
+    config: CondaConfig
     path: str
     owner: str
     found: CondaPrefix | None
@@ -71,8 +71,8 @@ class PrefixJudge:
 
     def decide(self) -> PrefixTarget | None:
         """The installation as it is to be; None where it is refused."""
-        wish, found = self.wish, self.found
-        system = self.managed and self.owner == wish.owner and path_is(self.path, wish.prefix)
+        config, found = self.config, self.found
+        system = self.managed and self.owner == config.owner and path_is(self.path, config.prefix)
         state = found.state if found else "absent"
         if not self.managed and state != "whole":
             self.out.block(
@@ -86,13 +86,13 @@ class PrefixJudge:
         if action is None:
             return None
         existing = found if found and state == "whole" else None
-        distribution = existing.distribution if existing else wish.distribution
+        distribution = existing.distribution if existing else config.distribution
         channels = self._channels(distribution)
         if channels is None:
             return None
         installer, url = None, ""
         if action in ("install", "repair", "update"):
-            chosen = choose_installer(wish, self.catalog, self.machine)
+            chosen = choose_installer(config, self.catalog, self.machine)
             if isinstance(chosen, Issue):
                 self.out.blockers.append(chosen)
                 return None
@@ -118,12 +118,12 @@ class PrefixJudge:
         if installer:
             self._compare_checksum(installer)
         ours = existing is None or existing.record is not None
-        condarc = self._condarc(channels) if self.managed and (ours or wish.channels) else None
+        condarc = self._condarc(channels) if self.managed and (ours or config.channels) else None
         terms = self.catalog.conda.terms_of_service.channels
         # Older ones have no plugin that asks, and nothing to accept with.
         can_accept = distribution == "miniconda" if existing is None else existing.asks_terms or action == "update"
-        accept = terms if wish.accept_tos and self.managed and can_accept else ()
-        profile = system and wish.profile
+        accept = terms if config.accept_tos and self.managed and can_accept else ()
+        profile = system and config.profile
         init = self._shell_init(system) if self.managed else ()
         if existing:
             self._compare_version(existing)
@@ -134,13 +134,13 @@ class PrefixJudge:
         return PrefixTarget(
             path=self.path,
             owner=self.owner,
-            group=wish.group if system else "",
-            umask=wish.umask if system else "022",
+            group=config.group if system else "",
+            umask=config.umask if system else "022",
             action=action,
             distribution=distribution,
             installer=installer,
             url=url,
-            file=wish.installer_file if installer else "",
+            file=config.installer_file if installer else "",
             channels=channels,
             condarc=condarc,
             accept_tos=tuple(accept),
@@ -169,7 +169,7 @@ class PrefixJudge:
             return "install"
         if state == "partial":
             missing = found.missing if found else []
-            if self.wish.repair:
+            if self.config.repair:
                 self.because.append(f"only part of it is there: {', '.join(missing)}")
                 return "repair"
             self.out.block(
@@ -179,17 +179,17 @@ class PrefixJudge:
                 "miniconda_repair: true installs over it, environments in it stay; or another miniconda_prefix",
             )
             return None
-        return "update" if self.wish.update and self.managed else ""
+        return "update" if self.config.update and self.managed else ""
 
     def _channels(self, distribution: str) -> tuple[str, ...] | None:
-        wish = self.wish
-        if wish.channels:
-            named = needs_terms(wish.channels, self.catalog)
-            if named and not wish.accept_tos and self.managed:
+        config = self.config
+        if config.channels:
+            named = needs_terms(config.channels, self.catalog)
+            if named and not config.accept_tos and self.managed:
                 self.out.blockers.append(terms_issue(self.path, named))
                 return None
-            return wish.channels
-        if distribution in ("miniconda", "anaconda") and not wish.accept_tos:
+            return config.channels
+        if distribution in ("miniconda", "anaconda") and not config.accept_tos:
             self.out.reason(
                 "conda channels",
                 f"{CONDA_FORGE} only",
@@ -200,17 +200,18 @@ class PrefixJudge:
 
     def _condarc(self, channels: Sequence[str]) -> dict[str, object]:
         found: dict[str, object] = {"channels": list(channels)}
-        if self.wish.channel_alias:
-            found["channel_alias"] = self.wish.channel_alias
+        if self.config.channel_alias:
+            found["channel_alias"] = self.config.channel_alias
         return found
 
     def _shell_init(self, system: bool) -> tuple[str, ...]:
         """Users whose .bashrc gets this installation: their own before that of the whole system."""
-        wish = self.wish
+        config = self.config
         mine = [
             user
-            for user in wish.shell_init
-            if (user == self.owner and user in wish.all_users and not system) or (system and user not in wish.all_users)
+            for user in config.shell_init
+            if (user == self.owner and user in config.all_users and not system)
+            or (system and user not in config.all_users)
         ]
         for user in mine:
             other = self.facts.conda.shell_init.get(user)
@@ -235,13 +236,19 @@ class PrefixJudge:
             )
 
     def _compare_version(self, existing: CondaPrefix) -> None:
-        wish = self.wish
-        if not self.managed or wish.update or not wish.version or wish.version == "latest" or not existing.version:
+        config = self.config
+        if (
+            not self.managed
+            or config.update
+            or not config.version
+            or config.version == "latest"
+            or not existing.version
+        ):
             return
-        if not same(existing.version, wish.version.split("-")[0]):
+        if not same(existing.version, config.version.split("-")[0]):
             self.out.warn(
                 "conda.version_other",
-                f"{self.path} has conda {existing.version}, {wish.version} is asked for",
+                f"{self.path} has conda {existing.version}, {config.version} is asked for",
                 ["what is whole is left as it is"],
                 "miniconda_update: true updates what is older; newer is never replaced by older",
             )
@@ -266,7 +273,7 @@ class PrefixJudge:
         accepted = {*existing.tos_accepted, *_texts(record.get("accept_tos"))}
         found += [f"accept the terms of {url}" for url in accept if url not in accepted]
         if profile:
-            text = conda_common.render_profile(self.path, self.owner, self.wish.umask)
+            text = conda_common.render_profile(self.path, self.owner, self.config.umask)
             if self.facts.own_files.get(conda_install.PROFILE) != apt_files.sha256(text):
                 found.append(f"write {conda_install.PROFILE}")
         done = {user for user, path in self.facts.conda.shell_init.items() if path == self.path}
@@ -295,101 +302,103 @@ def _older(version: str | None, installer: CondaInstaller, catalog: Catalog) -> 
     return version is None or key(version)[:3] < version_key(wanted)[:3]
 
 
-def choose_installer(wish: CondaWish, catalog: Catalog, machine: str) -> tuple[CondaInstaller, str] | Issue:
+def choose_installer(config: CondaConfig, catalog: Catalog, machine: str) -> tuple[CondaInstaller, str] | Issue:
     """The installer that is asked for, and the URL to fetch it from ("" when it is a file); an Issue where there is none."""
-    if wish.installer_url and wish.installer_file:
+    if config.installer_url and config.installer_file:
         return Issue(
             code="conda.installer_twice",
             message="miniconda_installer_url and miniconda_installer_file are both given",
             hint="one of them is enough",
         )
-    if wish.installer_sha256 and not re.fullmatch(r"[0-9a-f]{64}", wish.installer_sha256):
+    if config.installer_sha256 and not re.fullmatch(r"[0-9a-f]{64}", config.installer_sha256):
         return Issue(
             code="conda.installer_checksum_invalid",
             message="miniconda_installer_sha256 is no sha256",
             because=["it has 64 digits, 0 to 9 and a to f"],
             hint="sha256sum FILE prints it",
         )
-    source = wish.installer_file or wish.installer_url
-    if wish.installer_file and not wish.installer_file.startswith("/"):
+    source = config.installer_file or config.installer_url
+    if config.installer_file and not config.installer_file.startswith("/"):
         return Issue(
             code="conda.installer_invalid",
-            message=f"{wish.installer_file!r} is no absolute path of the host",
+            message=f"{config.installer_file!r} is no absolute path of the host",
             hint="miniconda_installer_file is a path on the host; miniconda_installer_url fetches it",
         )
-    if wish.installer_url and not re.match(r"^(https?|file)://", wish.installer_url):
+    if config.installer_url and not re.match(r"^(https?|file)://", config.installer_url):
         return Issue(
             code="conda.installer_invalid",
-            message=f"{wish.installer_url!r} is no URL",
+            message=f"{config.installer_url!r} is no URL",
             hint="it begins with https://, http:// or file://",
         )
     if source and not source.endswith("/"):
-        return _own_installer(wish, catalog, machine, source)
-    chosen = _of_catalog(wish, catalog, machine)
+        return _own_installer(config, catalog, machine, source)
+    chosen = _of_catalog(config, catalog, machine)
     if isinstance(chosen, Issue):
         return chosen
-    if wish.installer_sha256:
-        chosen = chosen.model_copy(update={"sha256": wish.installer_sha256})
+    if config.installer_sha256:
+        chosen = chosen.model_copy(update={"sha256": config.installer_sha256})
     return chosen, source + chosen.file if source else chosen.url
 
 
-def _of_catalog(wish: CondaWish, catalog: Catalog, machine: str) -> CondaInstaller | Issue:
-    name = wish.distribution.capitalize()
-    if wish.version == "latest":
-        moving = moving_installer(catalog, wish.distribution, machine)
-        newest = getattr(catalog.conda, wish.distribution).newest
+def _of_catalog(config: CondaConfig, catalog: Catalog, machine: str) -> CondaInstaller | Issue:
+    name = config.distribution.capitalize()
+    if config.version == "latest":
+        moving = moving_installer(catalog, config.distribution, machine)
+        newest = getattr(catalog.conda, config.distribution).newest
         return moving or Issue(
             code="conda.no_moving_installer",
             message=f"where {name}'s installer of the day lies is not known",
             hint=f'miniconda_version: "{newest}", or its URL in miniconda_installer_url',
         )
-    every = conda_installers(catalog, wish.distribution, machine)
+    every = conda_installers(catalog, config.distribution, machine)
     if not every:
         return Issue(
             code="conda.no_installer_for_machine",
             message=f"there is no installer of {name} for {machine} in the catalog",
             hint="miniconda_installer_url and miniconda_installer_sha256 name your own",
         )
-    fit = [i for i in every if not wish.version or i.version == wish.version]
+    fit = [i for i in every if not config.version or i.version == config.version]
     if not fit:
-        fit = [i for i in every if i.version.split("-")[0] == wish.version]
+        fit = [i for i in every if i.version.split("-")[0] == config.version]
     if not fit:
         known = list(dict.fromkeys(i.version for i in every))
-        wanted = version_key(wish.version)
-        within = [v for v in known if v.startswith(wish.version + ".")]
+        wanted = version_key(config.version)
+        within = [v for v in known if v.startswith(config.version + ".")]
         older = [v for v in known if wanted and version_key(v)[:3] <= wanted]
-        near = next(iter(within or older), known[-1] if wanted else known[0])
+        nearest = next(iter(within or older), known[-1] if wanted else known[0])
         return Issue(
             code="conda.version_unknown",
-            message=f"there is no {name} {wish.version} in the catalog",
+            message=f"there is no {name} {config.version} in the catalog",
             because=[f"known: {', '.join(known)}"],
-            hint=f'miniconda_version: "{near}"; or miniconda_installer_url with miniconda_installer_sha256',
+            hint=f'miniconda_version: "{nearest}"; or miniconda_installer_url with miniconda_installer_sha256',
         )
-    if wish.python:
-        with_python = [i for i in fit if i.python == wish.python]
+    if config.python:
+        with_python = [i for i in fit if i.python == config.python]
         if not with_python:
             known = [i.python or "" for i in fit]
             return Issue(
                 code="conda.installer_python",
-                message=f"{name} {fit[0].version} has no base with Python {wish.python}",
+                message=f"{name} {fit[0].version} has no base with Python {config.python}",
                 because=[
                     f"it has them with Python {', '.join(dict.fromkeys(known))}",
                     "environments have their own Python",
                 ],
-                hint=f'miniconda_python: "{_meant(wish.python, known)}", in quotes, or leave it out',
+                hint=f'miniconda_python: "{_meant(config.python, known)}", in quotes, or leave it out',
             )
         fit = with_python
     return fit[0]
 
 
-def _own_installer(wish: CondaWish, catalog: Catalog, machine: str, source: str) -> tuple[CondaInstaller, str] | Issue:
+def _own_installer(
+    config: CondaConfig, catalog: Catalog, machine: str, source: str
+) -> tuple[CondaInstaller, str] | Issue:
     """An installer by its whole URL or path; one that the catalog knows by its name has its checksum from there."""
     file = source.rpartition("/")[2]
-    url = "" if wish.installer_file else source
+    url = "" if config.installer_file else source
     known = known_installer(file, catalog, machine)
     if known:
-        return known.model_copy(update={"sha256": wish.installer_sha256 or known.sha256}), url
-    if not wish.installer_sha256 and wish.version != "latest":
+        return known.model_copy(update={"sha256": config.installer_sha256 or known.sha256}), url
+    if not config.installer_sha256 and config.version != "latest":
         return Issue(
             code="conda.installer_checksum_missing",
             message=f"the catalog does not know {file}",
@@ -398,12 +407,12 @@ def _own_installer(wish: CondaWish, catalog: Catalog, machine: str, source: str)
         )
     match = re.search(r"[_-]([0-9]+\.[0-9]+\.[0-9]+-[0-9]+)-", file)
     return CondaInstaller(
-        distribution=wish.distribution,
-        version=match[1] if match else wish.version or "unknown",
+        distribution=config.distribution,
+        version=match[1] if match else config.version or "unknown",
         python=None,
         file=file,
         url=url,
-        sha256=wish.installer_sha256,
+        sha256=config.installer_sha256,
     ), url
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
-from provision.parts.proof import Bounds, Judging, Row, Told, no_answer
+from provision.parts.proof import Bounds, Judging, Row, Verdict, no_answer
 from provision.parts.proof import outcome as outcome_of
 
 # status, message, evidence, hint
@@ -158,7 +158,7 @@ def combine(rows: Sequence[_Said], more: Sequence[str]) -> _Said:
     return worst[0], message, [line for row in rows for line in row[2]] + list(more), worst[3]
 
 
-def _framework(found: Row, bounds: Bounds) -> Told:
+def _framework(found: Row, bounds: Bounds) -> Verdict:
     path = found["path"]
     if "odd" in found:
         return no_answer(path, found["odd"])

@@ -21,14 +21,14 @@ from provision.catalog.frameworks import MACHINES
 from provision.errors import UsageError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.parts.conda.addresses import unverified, unverified_in_file
-from provision.parts.conda.desired import CondaWish, EnvironmentWish, Places, places
+from provision.parts.conda.desired import CondaConfig, EnvironmentConfig, Places, places
 from provision.parts.conda.environment import EnvironmentJudge
 from provision.parts.conda.prefix import PrefixJudge, PrefixTarget, needs_terms, terms_issue
 from provision.parts.conda.state import differences, made_by_us
 from provision.parts.conda.suggest import HAS_WAY_OUT, nearest
 from provision.parts.conda.view import HostView, Recipe
-from provision.parts.decision import Decision, Notes
-from provision.parts.driver.installed import is_set_aside, library_version
+from provision.parts.decision import BaseDecision, Decision
+from provision.parts.driver.installed import is_passthrough, library_version
 
 # Installers refuse it, and nobody wants it emptied (constructor's header; the rest is common sense).
 _SYSTEM_FOLDER = re.compile(
@@ -44,7 +44,7 @@ _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
 class EnvironmentTarget:
     """One environment of the decision. action: create, finish, rebuild, configure, or "" (as it should be)."""
 
-    wish: EnvironmentWish
+    config: EnvironmentConfig
     prefix: str
     path: str
     owner: str
@@ -56,7 +56,7 @@ class EnvironmentTarget:
 
 
 @dataclass
-class CondaDecision(Notes):
+class CondaDecision(BaseDecision):
     """blockers: nothing of the host may be changed. prefixes and environments: what is wanted, done or not, as far as it
     is not refused."""
 
@@ -66,12 +66,12 @@ class CondaDecision(Notes):
     environments: list[EnvironmentTarget] = field(default_factory=list)
 
 
-def resolve_conda(wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decision) -> CondaDecision:
+def resolve_conda(config: CondaConfig, facts: Facts, catalog: Catalog, driver: Decision) -> CondaDecision:
     """Decide conda for one host.
 
     driver: the decision of the same plan; its target, else the loaded driver, is what environments have to run on.
     """
-    return _Resolver(wish, facts, catalog, driver).run()
+    return _Resolver(config, facts, catalog, driver).run()
 
 
 def host_view(facts: Facts, catalog: Catalog, driver: Decision) -> HostView:
@@ -79,7 +79,7 @@ def host_view(facts: Facts, catalog: Catalog, driver: Decision) -> HostView:
     loaded = facts.module.loaded.version if facts.module.loaded else None
     version = driver.target.version if driver.target else loaded or library_version(facts)
     branch = catalog.find_branch(version) if version else None
-    gpus = driver.gpus or [catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not is_set_aside(gpu.driver)]
+    gpus = driver.gpus or [catalog.gpu_by_id(gpu.device) for gpu in facts.gpus if not is_passthrough(gpu.driver)]
     return HostView(
         gpus=tuple({gpu.name: gpu for gpu in gpus}.values()),
         driver=version,
@@ -90,16 +90,16 @@ def host_view(facts: Facts, catalog: Catalog, driver: Decision) -> HostView:
 
 
 class _Resolver:
-    def __init__(self, wish: CondaWish, facts: Facts, catalog: Catalog, driver: Decision) -> None:
-        self.wish, self.facts, self.catalog = wish, facts, catalog
+    def __init__(self, config: CondaConfig, facts: Facts, catalog: Catalog, driver: Decision) -> None:
+        self.config, self.facts, self.catalog = config, facts, catalog
         self.host = host_view(facts, catalog, driver)
-        self.places: Places = places(wish, facts)
+        self.places: Places = places(config, facts)
         self.out = CondaDecision()
 
     def run(self) -> CondaDecision:
-        if not self.wish.wanted:
+        if not self.config.wanted:
             return self.out
-        self._words()
+        self._check_values()
         if self.out.blockers:
             return self.out
         self._without_effect()
@@ -109,11 +109,11 @@ class _Resolver:
         for path, owner in owners.items():
             found = by_path.get(path)
             machine, managed = self.host.machine, path not in self._others()
-            judge = PrefixJudge(self.wish, path, owner, found, self.catalog, machine, self.facts, self.out, managed)
+            judge = PrefixJudge(self.config, path, owner, found, self.catalog, machine, self.facts, self.out, managed)
             target = judge.decide()
             if target is not None:
                 self.out.prefixes.append(target)
-        for env in self.wish.environments:
+        for env in self.config.environments:
             self._environment(env, by_path)
         # Two users' installations are decided for the same reason: it is told once.
         reasons = self.out.reasons
@@ -122,36 +122,41 @@ class _Resolver:
 
     # --- names and places ------------------------------------------------------------------------------------
 
-    def _words(self) -> None:
+    def _check_values(self) -> None:
         """Refuse names and paths that cannot be: nothing of them may reach a command."""
-        wish = self.wish
-        for user in (*wish.all_users, *wish.shell_init, wish.owner, *(e.user for e in wish.environments if e.user)):
+        config = self.config
+        for user in (
+            *config.all_users,
+            *config.shell_init,
+            config.owner,
+            *(e.user for e in config.environments if e.user),
+        ):
             if not _USER.fullmatch(user):
                 self.out.block(
                     "conda.user_invalid", f"{user!r} is no name of a user", [], "write it as /etc/passwd has it"
                 )
-        if wish.group and not _USER.fullmatch(wish.group):
+        if config.group and not _USER.fullmatch(config.group):
             self.out.block(
-                "conda.user_invalid", f"{wish.group!r} is no name of a group", [], "write it as /etc/group has it"
+                "conda.user_invalid", f"{config.group!r} is no name of a group", [], "write it as /etc/group has it"
             )
         for variable, url in (
-            ("miniconda_installer_url", wish.installer_url),
-            ("miniconda_wheel_index_url", wish.wheel_index_url),
-            ("miniconda_pip_index_url", wish.pip_index_url),
-            ("miniconda_channel_alias", wish.channel_alias),
-            *(("miniconda_channels", channel) for channel in wish.channels),
+            ("miniconda_installer_url", config.installer_url),
+            ("miniconda_wheel_index_url", config.wheel_index_url),
+            ("miniconda_pip_index_url", config.pip_index_url),
+            ("miniconda_channel_alias", config.channel_alias),
+            *(("miniconda_channels", channel) for channel in config.channels),
             *(
                 (f"{key} of environment {env.name}", text)
-                for env in wish.environments
+                for env in config.environments
                 for key in ("channels", "packages", "pip")
                 for text in getattr(env, key)
             ),
         ):
             self._address(variable, redact.has_secret(url), variable != "miniconda_installer_url" and unverified(url))
-        for env in wish.environments:
+        for env in config.environments:
             text = env.content or ""
             self._address(f"file {env.file}", redact.text(text) != text, unverified_in_file(text))
-        for env in wish.environments:
+        for env in config.environments:
             if env.name in ("base", "root"):
                 self.out.block(
                     "conda.name_invalid",
@@ -173,7 +178,7 @@ class _Resolver:
                     ["letters, digits, and _ . + - inside"],
                     f"name it {_named(env.name)}",
                 )
-        listed = [(env.name, self.places[wish.prefix_of(env)]) for env in wish.environments]
+        listed = [(env.name, self.places[config.prefix_of(env)]) for env in config.environments]
         for (name, prefix), count in Counter(listed).items():
             if count > 1:
                 self.out.block(
@@ -184,11 +189,11 @@ class _Resolver:
                 )
         if self.out.blockers:
             return
-        for asked in wish.prefixes():
+        for asked in config.prefixes():
             self._path(asked, self.places[asked])
         for variable, user in (
-            ("miniconda_owner", wish.owner),
-            *(("miniconda_shell_init", u) for u in wish.shell_init),
+            ("miniconda_owner", config.owner),
+            *(("miniconda_shell_init", u) for u in config.shell_init),
         ):
             if f"~{user}" in self.places.unknown:
                 self.out.block(
@@ -206,7 +211,7 @@ class _Resolver:
                 ["it would be in plans, logs and argv"],
                 "take it out; a .netrc of the owner on the host is read by conda and pip, and git goes over ssh with a deploy key",
             )
-        elif unverified and not self.wish.allow_http:
+        elif unverified and not self.config.allow_http:
             self.out.block(
                 "conda.unverified",
                 f"{variable}: nothing verifies what comes from {unverified}",
@@ -216,11 +221,11 @@ class _Resolver:
 
     def _without_effect(self) -> None:
         """Say what is asked for beside an installation for the whole system where there is to be none."""
-        wish = self.wish
-        if wish.system:
+        config = self.config
+        if config.system:
             return
-        idle = [f"miniconda_shell_init: {user}" for user in wish.shell_init if user not in wish.all_users]
-        idle += ["miniconda_profile"] if wish.profile else []
+        idle = [f"miniconda_shell_init: {user}" for user in config.shell_init if user not in config.all_users]
+        idle += ["miniconda_profile"] if config.profile else []
         for variable in idle:
             self.out.warn(
                 "conda.without_effect",
@@ -230,9 +235,9 @@ class _Resolver:
             )
 
     def _path(self, asked: str, path: str) -> None:
-        own = asked == self.wish.prefix
+        own = asked == self.config.prefix
         variable = "miniconda_prefix" if own else "prefix of the environment"
-        if asked in {self.wish.user_prefix(user) for user in self.wish.all_users}:
+        if asked in {self.config.user_prefix(user) for user in self.config.all_users}:
             variable = "miniconda_users_prefix"
         other = {"miniconda_users_prefix": "miniconda_users_prefix: /opt/conda/{user}"}.get(
             variable, "miniconda_prefix: /opt/miniconda3" if own else "take the key prefix out"
@@ -277,11 +282,11 @@ class _Resolver:
 
     def _owners(self) -> dict[str, str]:
         """{path: owner} of every installation that is asked for, written out."""
-        wish = self.wish
-        found = {self.places[wish.prefix]: wish.owner} if wish.system else {}
-        for user in wish.all_users:
-            found.setdefault(self.places[wish.user_prefix(user)], user)
-        for env in wish.environments:
+        config = self.config
+        found = {self.places[config.prefix]: config.owner} if config.system else {}
+        for user in config.all_users:
+            found.setdefault(self.places[config.user_prefix(user)], user)
+        for env in config.environments:
             if env.prefix:
                 found.setdefault(self.places[env.prefix], env.user or self._owner_of(self.places[env.prefix]))
         return found
@@ -292,19 +297,19 @@ class _Resolver:
 
     def _others(self) -> set[str]:
         """Installations that environments only name: they are not ours to install."""
-        own = {self.places[self.wish.user_prefix(user)] for user in self.wish.all_users}
-        if self.wish.system:
-            own.add(self.places[self.wish.prefix])
-        return {self.places[env.prefix] for env in self.wish.environments if env.prefix} - own
+        own = {self.places[self.config.user_prefix(user)] for user in self.config.all_users}
+        if self.config.system:
+            own.add(self.places[self.config.prefix])
+        return {self.places[env.prefix] for env in self.config.environments if env.prefix} - own
 
     # --- environments ----------------------------------------------------------------------------------------
 
-    def _environment(self, env: EnvironmentWish, prefixes: dict[str, CondaPrefix]) -> None:
-        prefix = self.places[self.wish.prefix_of(env)]
+    def _environment(self, env: EnvironmentConfig, prefixes: dict[str, CondaPrefix]) -> None:
+        prefix = self.places[self.config.prefix_of(env)]
         target = next((p for p in self.out.prefixes if p.path == prefix), None)
         channels = target.channels if target else ("conda-forge",)
-        judge = EnvironmentJudge(env, self.host, self.catalog, self.wish, channels).run()
-        self._name_ways_out(env, judge)
+        judge = EnvironmentJudge(env, self.host, self.catalog, self.config, channels).run()
+        self._add_suggestions(env, judge)
         self.out.blockers += judge.blockers
         self.out.warnings += judge.warnings
         recipe = judge.recipe
@@ -318,7 +323,7 @@ class _Resolver:
             self.out.reasons += judge.reasons
         self.out.environments.append(
             EnvironmentTarget(
-                wish=env,
+                config=env,
                 prefix=prefix,
                 path=path,
                 owner=target.owner,
@@ -330,40 +335,40 @@ class _Resolver:
             )
         )
 
-    def _name_ways_out(self, env: EnvironmentWish, judge: EnvironmentJudge) -> None:
+    def _add_suggestions(self, env: EnvironmentConfig, judge: EnvironmentJudge) -> None:
         open_ = [issue for issue in judge.blockers if issue.code in HAS_WAY_OUT and not issue.hint]
         if not open_:
             return
         asked = judge.read_as or env
-        ways = list(_ways(asked, self.host, self.catalog))
+        suggestions = list(_suggestions(asked, self.host, self.catalog))
         if env.file:
-            ways = [f"in {env.file} {way}" for way in ways]
+            suggestions = [f"in {env.file} {way}" for way in suggestions]
         for issue in open_:
             driver = self._other_driver(asked) if issue.code == "conda.driver_too_old" else []
-            issue.hint = "; or ".join([*ways, *driver]) or "leave this environment out for this host"
+            issue.hint = "; or ".join([*suggestions, *driver]) or "leave this environment out for this host"
 
-    def _other_driver(self, env: EnvironmentWish) -> list[str]:
+    def _other_driver(self, env: EnvironmentConfig) -> list[str]:
         """The oldest driver branch offered for this host on which the environment would run, as a hint."""
         ubuntu = self.facts.host.os.version_id
         for number in sorted(self.catalog.branches_for(self.host.gpus)):
             branch = self.catalog.branch(number)
             try:
-                offered = self.catalog.offers(number, ubuntu=ubuntu)
+                available = self.catalog.known_series(number, ubuntu=ubuntu)
             except UsageError:
                 return []
-            if not offered or branch.last_version is None or branch.last_version == self.host.driver:
+            if not available or branch.last_version is None or branch.last_version == self.host.driver:
                 continue
             host = replace(self.host, driver=branch.last_version, max_cuda=branch.max_cuda)
             if _works(env, host, self.catalog):
-                return [f'nvidia_driver_branch: "{offered[0].series}"']
+                return [f'nvidia_driver_branch: "{available[0].series}"']
         return []
 
-    def _terms(self, env: EnvironmentWish, channels: Sequence[str]) -> None:
+    def _terms(self, env: EnvironmentConfig, channels: Sequence[str]) -> None:
         named = needs_terms(channels, self.catalog)
-        if named and not self.wish.accept_tos:
+        if named and not self.config.accept_tos:
             self.out.blockers.append(terms_issue(f"environment {env.name}", named))
 
-    def _compare(self, env: EnvironmentWish, recipe: Recipe, found: CondaEnvironment | None) -> tuple[str, str]:
+    def _compare(self, env: EnvironmentConfig, recipe: Recipe, found: CondaEnvironment | None) -> tuple[str, str]:
         """What has to be done with an environment, and why; a blocker where that is not allowed."""
         if found is None:
             return "create", "it is not there"
@@ -379,13 +384,13 @@ class _Resolver:
             return "", ""
         other = differences(env, recipe, found, self.host, self.catalog)
         if not other:
-            if self.wish.lib64_link and not found.lib64 and made_by_us(found):
+            if self.config.lib64_link and not found.lib64 and made_by_us(found):
                 return "configure", "lib64 is missing, which builds of CUDA extensions look for"
             if not made_by_us(found):
                 because = "somebody made it, and it is as asked for"
                 self.out.reason(f"environment {env.name}", "left as it is", because)
             return "", ""
-        if self.wish.rebuild:
+        if self.config.rebuild:
             return "rebuild", "; ".join(other)
         who = "" if made_by_us(found) else ", and it was not made by us"
         self.out.block(
@@ -397,12 +402,12 @@ class _Resolver:
         return "", ""
 
 
-def _works(env: EnvironmentWish, host: HostView, catalog: Catalog) -> bool:
-    return not EnvironmentJudge(env, host, catalog, CondaWish(), ()).run().blockers
+def _works(env: EnvironmentConfig, host: HostView, catalog: Catalog) -> bool:
+    return not EnvironmentJudge(env, host, catalog, CondaConfig(), ()).run().blockers
 
 
 @lru_cache(maxsize=512)
-def _ways(env: EnvironmentWish, host: HostView, catalog: Catalog) -> tuple[str, ...]:
+def _suggestions(env: EnvironmentConfig, host: HostView, catalog: Catalog) -> tuple[str, ...]:
     """Ways out for an environment: the same for every host of a fleet with the same GPUs and driver."""
     return tuple(nearest(env, catalog, lambda trial: _works(trial, host, catalog)))
 

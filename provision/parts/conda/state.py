@@ -10,7 +10,7 @@ from provision.catalog import Catalog
 from provision.catalog.versions import key, minor, same
 from provision.errors import UsageError
 from provision.facts import CondaEnvironment
-from provision.parts.conda.desired import EnvironmentWish
+from provision.parts.conda.desired import EnvironmentConfig
 from provision.parts.conda.file import is_explicit
 from provision.parts.conda.view import HostView, Recipe
 
@@ -21,7 +21,7 @@ def made_by_us(found: CondaEnvironment) -> bool:
 
 
 def differences(
-    env: EnvironmentWish, recipe: Recipe, found: CondaEnvironment, host: HostView, catalog: Catalog
+    env: EnvironmentConfig, recipe: Recipe, found: CondaEnvironment, host: HostView, catalog: Catalog
 ) -> list[str]:
     """Return what makes an environment other than asked for, as sentences; empty when it is as it should be.
 
@@ -38,7 +38,7 @@ def differences(
         return other + _by_what_is_there(env, recipe, found)
     if spec.get("wish") == env.asked() or _same_recipe(spec, recipe):
         return other
-    return other + _by_wish(env.asked(), spec.get("wish"))
+    return other + _by_config(env.asked(), spec.get("wish"))
 
 
 def _spec(found: CondaEnvironment) -> dict[str, Any] | None:
@@ -92,16 +92,16 @@ def _meaning(content: object) -> object:
     return {key_: value for key_, value in data.items() if key_ not in ("name", "prefix")}
 
 
-def _by_wish(asked: dict[str, Any], before: Any) -> list[str]:
+def _by_config(asked: dict[str, Any], before: Any) -> list[str]:
     made_for = before if isinstance(before, dict) else {}
     return [
-        _told(key_, asked.get(key_), made_for.get(key_))
+        _describe_change(key_, asked.get(key_), made_for.get(key_))
         for key_ in dict.fromkeys([*asked, *made_for])
         if asked.get(key_) != made_for.get(key_)
     ] or ["it was made for something else"]
 
 
-def _told(name: str, now: Any, then: Any) -> str:
+def _describe_change(name: str, now: Any, then: Any) -> str:
     if name != "file_sha256":
         return f"{name}: {_shown(now)} is asked for, it was made for {_shown(then)}"
     if now and then:
@@ -115,7 +115,7 @@ def _shown(value: Any) -> str:
     return "nothing"
 
 
-def _by_what_is_there(env: EnvironmentWish, recipe: Recipe, found: CondaEnvironment) -> list[str]:
+def _by_what_is_there(env: EnvironmentConfig, recipe: Recipe, found: CondaEnvironment) -> list[str]:
     """Differences of an environment that somebody made: only what can be read from it counts for it."""
     other = []
     if env.python and not same(env.python, found.python or ""):

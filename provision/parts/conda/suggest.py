@@ -11,7 +11,7 @@ from provision.catalog.frameworks import pythons
 from provision.catalog.versions import key, minor
 from provision.errors import UsageError
 from provision.lib.suggest import Change, suggest
-from provision.parts.conda.desired import EnvironmentWish
+from provision.parts.conda.desired import EnvironmentConfig
 
 # Refusals that other values of the environment's own keys can lift.
 HAS_WAY_OUT = frozenset(
@@ -33,7 +33,7 @@ _KEYS = ("torch", "tensorflow", "jax", "cuda", "python")
 _MOST_TRIALS = 1500
 
 
-def nearest(env: EnvironmentWish, catalog: Catalog, works: Callable[[EnvironmentWish], bool]) -> list[str]:
+def nearest(env: EnvironmentConfig, catalog: Catalog, works: Callable[[EnvironmentConfig], bool]) -> list[str]:
     """Return up to two ways out as text (``cuda: "11.8" and torch: "2.0.0"``), the smallest change first.
 
     The second one changes another key than the first: torch for this CUDA, or CUDA for this torch.
@@ -55,7 +55,7 @@ def nearest(env: EnvironmentWish, catalog: Catalog, works: Callable[[Environment
     return [_text(shown(change)) for change in (first, second) if change]
 
 
-def _plain(env: EnvironmentWish) -> EnvironmentWish:
+def _plain(env: EnvironmentConfig) -> EnvironmentConfig:
     """The same wish with the CUDA of a version like 2.6.0+cu124 in its own key."""
     version, plus, local = env.torch.partition("+")
     if not plus:
@@ -65,7 +65,7 @@ def _plain(env: EnvironmentWish) -> EnvironmentWish:
     return replace(env, torch=version, cuda=env.cuda or cuda)
 
 
-def _changes(env: EnvironmentWish, catalog: Catalog) -> Iterator[Change]:
+def _changes(env: EnvironmentConfig, catalog: Catalog) -> Iterator[Change]:
     """Changes of single keys first, then of two and three, each kind from the nearest value on."""
     cudas = [""] if env.cuda in ("", "none", "cpu") else [*_cudas(env, catalog), ""]
     versions, snakes = _versions(env, catalog), _pythons(env, catalog)
@@ -80,7 +80,7 @@ def _changes(env: EnvironmentWish, catalog: Catalog) -> Iterator[Change]:
             yield dict(zip(keys, chosen, strict=True))
 
 
-def _cudas(env: EnvironmentWish, catalog: Catalog) -> list[str]:
+def _cudas(env: EnvironmentConfig, catalog: Catalog) -> list[str]:
     if env.torch:
         known = [row.cuda for row in catalog.frameworks.torch.tags.values()]
     elif env.tensorflow:
@@ -89,18 +89,18 @@ def _cudas(env: EnvironmentWish, catalog: Catalog) -> list[str]:
         known = ["12", "13"]
     else:
         known = [row.version for row in catalog.cuda_minors]
-    return _near(env.cuda, list(dict.fromkeys(known)))
+    return _nearest(env.cuda, list(dict.fromkeys(known)))
 
 
-def _versions(env: EnvironmentWish, catalog: Catalog) -> list[str]:
+def _versions(env: EnvironmentConfig, catalog: Catalog) -> list[str]:
     if env.torch:
-        return _near(env.torch, list(catalog.frameworks.torch.releases))
+        return _nearest(env.torch, list(catalog.frameworks.torch.releases))
     if env.tensorflow:
-        return _near(env.tensorflow, list(catalog.frameworks.tensorflow.releases))
+        return _nearest(env.tensorflow, list(catalog.frameworks.tensorflow.releases))
     return []
 
 
-def _pythons(env: EnvironmentWish, catalog: Catalog) -> list[str]:
+def _pythons(env: EnvironmentConfig, catalog: Catalog) -> list[str]:
     """Pythons of the framework as it is asked for, else all that any framework has."""
     try:
         if env.torch:
@@ -112,10 +112,10 @@ def _pythons(env: EnvironmentWish, catalog: Catalog) -> list[str]:
     except UsageError:
         listed = []
     every = {python for row in catalog.frameworks.torch.releases.values() for python in row.python or ()}
-    return _near(env.python, listed or sorted(every, key=key)) if env.python else []
+    return _nearest(env.python, listed or sorted(every, key=key)) if env.python else []
 
 
-def _near(wanted: str, known: list[str]) -> list[str]:
+def _nearest(wanted: str, known: list[str]) -> list[str]:
     """Known versions by their distance in the list, the newer one first of two that are as far away.
 
     From a word that is no version nothing is near: the newest first then.
@@ -135,5 +135,5 @@ def _near(wanted: str, known: list[str]) -> list[str]:
 
 
 def _text(change: Change) -> str:
-    words = [f'{name}: "{value}"' if value else f"no {name}" for name, value in change.items()]
-    return " and ".join(words)
+    parts = [f'{name}: "{value}"' if value else f"no {name}" for name, value in change.items()]
+    return " and ".join(parts)

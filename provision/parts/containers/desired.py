@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.parts.decision import Notes, of_role
+from provision.parts.decision import BaseDecision, of_role
 
 RUNTIMES = ("docker", "containerd", "podman")
 # Channels as in planning: the toolkit's repository, and the archive for docker.io and podman.
@@ -14,7 +14,7 @@ TOOLKIT, ARCHIVE = "container_toolkit", "ubuntu"
 
 
 @dataclass(frozen=True)
-class ContainersWish:
+class ContainersConfig:
     """The inventory's container_toolkit_* values; see roles/container_toolkit/meta/argument_specs.yml.
 
     runtimes: empty means that nothing happens, unless rootless_users are named. version: "" (the newest that is good and
@@ -43,7 +43,7 @@ class ContainersWish:
     repo_key_fingerprint: str = ""
 
     @classmethod
-    def from_vars(cls, values: Mapping[str, Any]) -> ContainersWish:
+    def from_vars(cls, values: Mapping[str, Any]) -> ContainersConfig:
         """Read role variables; missing ones take the defaults. Numbers and booleans become text where text belongs."""
         found = of_role(values, "container_toolkit_", cls)
         for name in ("runtimes", "docker_users", "rootless_users"):
@@ -100,7 +100,7 @@ class ContainersTarget:
 
 
 @dataclass
-class ContainersDecision(Notes):
+class ContainersDecision(BaseDecision):
     """Containers of one host. Without a target, blockers and ``asks`` there is nothing to do. See Notes.
 
     asks: channels whose offers are needed before this can be decided.

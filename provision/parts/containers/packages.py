@@ -13,9 +13,9 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from provision.catalog import Catalog, KnownBad
 from provision.catalog.versions import key
 from provision.facts import Facts
-from provision.parts.candidates import Offer
-from provision.parts.containers.desired import ContainersDecision, ContainersWish
-from provision.parts.decision import and_
+from provision.parts.candidates import Candidates
+from provision.parts.containers.desired import ContainersConfig, ContainersDecision
+from provision.parts.decision import join_and
 from provision.parts.driver.installed import is_cuda_uri
 
 # What apt is to be asked for, as apt.query's patterns.
@@ -50,7 +50,7 @@ def toolkit_entries(facts: Facts) -> list[Any]:
     ]
 
 
-def entries_by_old_key(wish: ContainersWish, facts: Facts) -> list[Any]:
+def entries_by_old_key(config: ContainersConfig, facts: Facts) -> list[Any]:
     """Entries of apt that stay, name no key, and may be a copy of NVIDIA's: they need the key where it is."""
     return [
         entry
@@ -59,7 +59,7 @@ def entries_by_old_key(wish: ContainersWish, facts: Facts) -> list[Any]:
         and not entry.signed_by
         and any(
             "nvidia" in uri.lower()
-            and uri.rstrip("/") != wish.repo_url.rstrip("/")
+            and uri.rstrip("/") != config.repo_url.rstrip("/")
             and not is_cuda_uri(uri)
             and not is_toolkit_uri(uri)
             for uri in entry.uris
@@ -67,9 +67,9 @@ def entries_by_old_key(wish: ContainersWish, facts: Facts) -> list[Any]:
     ]
 
 
-def old_keys_that_go(wish: ContainersWish, facts: Facts) -> list[str]:
+def old_keys_that_go(config: ContainersConfig, facts: Facts) -> list[str]:
     """Keyrings that NVIDIA's container key is taken out of: where that is certain, and no entry of apt that stays needs it."""
-    if not wish.remove_legacy or entries_by_old_key(wish, facts):
+    if not config.remove_legacy or entries_by_old_key(config, facts):
         return []
     return sorted(path for path, certain in facts.containers.old_keys.items() if certain)
 
@@ -83,7 +83,7 @@ class Installed:
     version: str | None
 
     @property
-    def words(self) -> list[str]:
+    def versions(self) -> list[str]:
         return [f"{name} {version}" for name, version in sorted(self.packages.items())]
 
 
@@ -135,7 +135,7 @@ def limits(facts: Facts, catalog: Catalog, consumers: dict[str, str]) -> Limits:
         ]
         if late and (not below or key(str(row.toolkit_from)) < key(below)):
             below = str(row.toolkit_from)
-            why = f"from {below} on it writes {row.because}, too new for {and_(late)}"
+            why = f"from {below} on it writes {row.because}, too new for {join_and(late)}"
     return Limits(least, "older ones cannot work with cgroup v2" if least else "", below, why)
 
 
@@ -145,14 +145,19 @@ def known_bad(catalog: Catalog, version: str) -> KnownBad | None:
 
 
 def choose(
-    wish: ContainersWish, facts: Facts, catalog: Catalog, offer: Offer | None, bounds: Limits, out: ContainersDecision
+    config: ContainersConfig,
+    facts: Facts,
+    catalog: Catalog,
+    available: Candidates | None,
+    bounds: Limits,
+    out: ContainersDecision,
 ) -> tuple[str, dict[str, str]] | None:
     """Return (version, {package: Debian version} for apt), the reasons noted.
 
     None with a blocker, or with nothing where apt has to be asked first (offer None).
     """
     have = installed_toolkit(facts, catalog)
-    asked = wish.version.split("-")[0]
+    asked = config.version.split("-")[0]
     if asked and not bounds.fits(asked) and bounds.least and key(asked) < key(bounds.least):
         out.block(
             "containers.too_old",
@@ -161,30 +166,30 @@ def choose(
             'container_toolkit_version: "" takes the newest that is good',
         )
         return None
-    kept = _kept(wish, catalog, have, bounds, out)
+    kept = _kept(config, catalog, have, bounds, out)
     if kept:
         return kept, {}
-    if offer is None:
+    if available is None:
         return None
-    sets = _sets(offer, catalog.container_toolkit.packages.set)
+    sets = _sets(available, catalog.container_toolkit.packages.set)
     if asked:
-        return _exactly(wish.version, sets, have, catalog, bounds, offer, out)
+        return _exactly(config.version, sets, have, catalog, bounds, available, out)
     against = {version: _against(catalog, _upstream(version), bounds) for version in sets}
     good = [version for version in sets if not against[version]]
     if not good:
-        _refuse_offer(sets, [f"{_upstream(v)}: {why}" for v, why in against.items()], offer, out)
+        _refuse_candidates(sets, [f"{_upstream(v)}: {why}" for v, why in against.items()], available, out)
         return None
     version = good[0]
     # A set that stands in pieces is mended at its own version where the repository still has that.
     own = next((v for v in good if v in set(have.packages.values())), None)
-    if own and not wish.update and have.version and not have.whole:
+    if own and not config.update and have.version and not have.whole:
         version, because = own, "it is installed and not whole; what is missing comes at the same version"
     else:
         because = f"the newest good one in {REPOSITORY}"
         newer = [f"{_upstream(v)} ({against[v]})" for v in sets[: sets.index(version)]]
         because += f"; passed over: {'; '.join(newer)}" if newer else ""
     out.reason("container toolkit", _upstream(version), because)
-    _explain_origins(facts, offer, catalog, out)
+    _explain_origins(facts, available, catalog, out)
     return _upstream(version), _change(facts, catalog, version)
 
 
@@ -203,14 +208,16 @@ def _upstream(version: str) -> str:
 
 
 def _kept(
-    wish: ContainersWish, catalog: Catalog, have: Installed, bounds: Limits, out: ContainersDecision
+    config: ContainersConfig, catalog: Catalog, have: Installed, bounds: Limits, out: ContainersDecision
 ) -> str | None:
     """The installed version where it stays."""
     if not have.whole or have.version is None:
         if have.packages:
-            out.reason("not whole", and_(have.words), "the packages of the toolkit belong together at one version")
+            out.reason(
+                "not whole", join_and(have.versions), "the packages of the toolkit belong together at one version"
+            )
         return None
-    asked = wish.version.split("-")[0]
+    asked = config.version.split("-")[0]
     if asked and asked != have.version:
         return None
     bad = known_bad(catalog, have.version)
@@ -220,7 +227,7 @@ def _kept(
     if bounds.least and key(have.version) < key(bounds.least):
         out.reason("replaced", have.version, bounds.least_because)
         return None
-    if wish.update and not asked:
+    if config.update and not asked:
         return None
     if not bounds.fits(have.version):
         out.warn(
@@ -233,7 +240,7 @@ def _kept(
         out.warn(
             "containers.known_bad",
             f"container toolkit {have.version}: {bad.symptom}",
-            [f"asked for: container_toolkit_version {wish.version}"],
+            [f"asked for: container_toolkit_version {config.version}"],
             bad.fix,
         )
     because = "asked for" if asked else "it is installed; container_toolkit_update: true would move it on"
@@ -241,9 +248,9 @@ def _kept(
     return have.version
 
 
-def _sets(offer: Offer, wanted: Iterable[str]) -> list[str]:
+def _sets(available: Candidates, wanted: Iterable[str]) -> list[str]:
     """Debian versions at which the whole set is offered, newest first; release candidates last."""
-    found = [{c.version for c in offer.versions(name)} for name in wanted]
+    found = [{c.version for c in available.versions(name)} for name in wanted]
     common = set.intersection(*found) if found else set()
     return sorted(common, key=lambda v: ("~" not in v, key(_upstream(v)), key(v)), reverse=True)
 
@@ -254,21 +261,21 @@ def _exactly(
     have: Installed,
     catalog: Catalog,
     bounds: Limits,
-    offer: Offer,
+    available: Candidates,
     out: ContainersDecision,
 ) -> tuple[str, dict[str, str]] | None:
     found = next((v for v in sets if version in (v, _upstream(v))), None)
     if found is None:
-        near = [_upstream(v) for v in sets[:6]]
+        nearest = [_upstream(v) for v in sets[:6]]
         out.block(
             "containers.version_not_offered",
             f"{REPOSITORY} does not have container toolkit {version} whole",
             [
-                *offer.errors[:3],
-                f"it has {', '.join(near)}" if near else "it has no version of which all packages are there",
+                *available.errors[:3],
+                f"it has {', '.join(nearest)}" if nearest else "it has no version of which all packages are there",
             ],
-            f'container_toolkit_version: "{near[0]}", or "" for the newest that is good'
-            if near
+            f'container_toolkit_version: "{nearest[0]}", or "" for the newest that is good'
+            if nearest
             else "look at the repository and its mirror",
         )
         return None
@@ -304,7 +311,7 @@ def _change(facts: Facts, catalog: Catalog, version: str) -> dict[str, str]:
     }
 
 
-def _refuse_offer(sets: list[str], skipped: list[str], offer: Offer, out: ContainersDecision) -> None:
+def _refuse_candidates(sets: list[str], skipped: list[str], available: Candidates, out: ContainersDecision) -> None:
     if skipped:
         out.block(
             "containers.no_good_version",
@@ -316,12 +323,12 @@ def _refuse_offer(sets: list[str], skipped: list[str], offer: Offer, out: Contai
     out.block(
         "containers.not_offered",
         f"{REPOSITORY} could not be read, or has no whole set of the toolkit's packages",
-        offer.errors[:4] or ["apt finds none of the packages there"],
+        available.errors[:4] or ["apt finds none of the packages there"],
         "make it reachable from the host (network, proxy), or set container_toolkit_repo_url to a mirror",
     )
 
 
-def _explain_origins(facts: Facts, offer: Offer, catalog: Catalog, out: ContainersDecision) -> None:
+def _explain_origins(facts: Facts, available: Candidates, catalog: Catalog, out: ContainersDecision) -> None:
     """Say what of other origins is passed over: pins and other repositories with packages of the same names."""
     wanted = set(catalog.container_toolkit.packages.set)
     pins = [

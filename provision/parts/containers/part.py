@@ -43,7 +43,7 @@ class ContainersPart(Part[ContainersDecision, LockedContainers]):
 
     def decide(self, host: Host) -> ContainersDecision:
         return resolve_containers(
-            host.desired.containers, host.facts, host.catalog, host.offers, host.driver, host.proxy
+            host.desired.containers, host.facts, host.catalog, host.candidates, host.driver, host.proxy
         )
 
     def asks(self, decision: ContainersDecision) -> Sequence[str]:
@@ -94,7 +94,7 @@ class ContainersPart(Part[ContainersDecision, LockedContainers]):
             raise ProvisionError(
                 "lock.no_container_toolkit",
                 "the container toolkit is not there as one version",
-                because=have.words,
+                because=have.versions,
                 hint="provision apply makes it so; then lock",
             )
         return LockedContainers(version=have.version, packages=dict(have.packages))

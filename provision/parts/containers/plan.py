@@ -16,8 +16,8 @@ from provision.parts.apt import AptPart, PartPlan
 from provision.parts.check import ContainersExpect
 from provision.parts.containers.packages import old_keys_that_go, toolkit_entries
 from provision.parts.containers.preconditions import has_docker_cdi
-from provision.parts.containers.resolve import LEGACY_URIS, ContainersDecision, ContainersTarget, ContainersWish
-from provision.parts.decision import and_
+from provision.parts.containers.resolve import LEGACY_URIS, ContainersConfig, ContainersDecision, ContainersTarget
+from provision.parts.decision import join_and
 from provision.parts.plan import Step
 
 # What unattended-upgrades must leave alone where only the toolkit is held.
@@ -25,7 +25,7 @@ UNATTENDED = ("nvidia-container-", "libnvidia-container")
 
 
 def plan_containers(
-    wish: ContainersWish, facts: Facts, decision: ContainersDecision, source: dict[str, Any] | None
+    config: ContainersConfig, facts: Facts, decision: ContainersDecision, source: dict[str, Any] | None
 ) -> PartPlan:
     """Return what has to change. source: the toolkit's repository as apt.query's SourceSpec."""
     target, steps = decision.target, list[Step]()
@@ -35,28 +35,28 @@ def plan_containers(
         install=sorted(f"{name}={version}" for name, version in target.packages.items()), remove=sorted(target.remove)
     )
     if source:
-        keys = old_keys_that_go(wish, facts)
+        keys = old_keys_that_go(config, facts)
         spec = {
             **source,
-            "legacy_uris": LEGACY_URIS if wish.remove_legacy else [],
+            "legacy_uris": LEGACY_URIS if config.remove_legacy else [],
             "legacy_keys": [trusted_keys.CONTAINER_TOOLKIT] if keys else [],
         }
         apt.repositories.append((spec, "the toolkit comes from NVIDIA's repository for it"))
-        apt.omitted = toolkit_entries(facts) if wish.remove_legacy else []
+        apt.omitted = toolkit_entries(facts) if config.remove_legacy else []
         apt.old_keys = keys
-    if wish.hold:
+    if config.hold:
         apt.unattended = list(UNATTENDED)
         apt.unattended_because = "unattended-upgrades must not move the container toolkit"
     _packages(target, steps)
-    _hold(wish, facts, target, apt, steps)
-    _runtimes(wish, facts, target, steps)
+    _hold(config, facts, target, apt, steps)
+    _runtimes(config, facts, target, steps)
     moves = bool(target.todo or target.packages or target.remove)
     return PartPlan({"runtimes": dict(target.spec) if moves else None}, apt, steps, _summary(target))
 
 
 def _summary(target: ContainersTarget) -> str:
-    words = [f"{name} {version}".strip() for name, version in target.runtimes.items()]
-    return f"container toolkit {target.version}" + (f" for {and_(words)}" if words else "")
+    names = [f"{name} {version}".strip() for name, version in target.runtimes.items()]
+    return f"container toolkit {target.version}" + (f" for {join_and(names)}" if names else "")
 
 
 def _step(steps: list[Step], name: str, title: str, because: str, details: Sequence[str] = ()) -> None:
@@ -87,16 +87,16 @@ def _packages(target: ContainersTarget, steps: list[Step]) -> None:
         _step(
             steps,
             "packages",
-            f"remove {and_(list(target.remove))}",
+            f"remove {join_and(list(target.remove))}",
             "the container toolkit replaced them (container_toolkit_remove_legacy)",
             target.remove,
         )
 
 
-def _hold(wish: ContainersWish, facts: Facts, target: ContainersTarget, apt: AptPart, steps: list[Step]) -> None:
+def _hold(config: ContainersConfig, facts: Facts, target: ContainersTarget, apt: AptPart, steps: list[Step]) -> None:
     rows = facts.packages
     here = [name for name in target.names if name in rows and rows[name].status[1] not in "nc"]
-    if not wish.hold:
+    if not config.hold:
         apt.extra_release = list(target.names)
         held = [name for name in here if rows[name].held]
         if held:
@@ -111,19 +111,19 @@ def _hold(wish: ContainersWish, facts: Facts, target: ContainersTarget, apt: Apt
         _step(steps, "hold", title, because, [] if coming else loose)
 
 
-def _runtimes(wish: ContainersWish, facts: Facts, target: ContainersTarget, steps: list[Step]) -> None:
+def _runtimes(config: ContainersConfig, facts: Facts, target: ContainersTarget, steps: list[Step]) -> None:
     if target.todo:
-        words = and_(list(target.runtimes)) or "rootless docker"
+        names = join_and(list(target.runtimes)) or "rootless docker"
         _step(
             steps,
             "containers",
-            f"give GPUs to containers of {words}",
+            f"give GPUs to containers of {names}",
             "what is there is kept, one key is changed where one has to",
             target.todo,
         )
     docker = facts.containers.docker
     if target.restart:
-        waits = bool(target.disturbed) and wish.restart != "always" or wish.restart == "never"
+        waits = bool(target.disturbed) and config.restart != "always" or config.restart == "never"
         details = [f"would end {title}" if waits else f"ends {title}" for title in target.disturbed]
         _step(
             steps,
@@ -139,33 +139,33 @@ def _runtimes(wish: ContainersWish, facts: Facts, target: ContainersTarget, step
 
 
 def containers_expectation(
-    wish: ContainersWish, facts: Facts, catalog: Catalog, decision: ContainersDecision
+    config: ContainersConfig, facts: Facts, catalog: Catalog, decision: ContainersDecision
 ) -> ContainersExpect:
     """What verify holds the host to. Of a host that asks for nothing only what is there is judged."""
     target = decision.target
     return ContainersExpect(
-        manage=wish.wanted,
-        runtimes=list(wish.runtimes),
-        rootless=list(wish.rootless_users),
+        manage=config.wanted,
+        runtimes=list(config.runtimes),
+        rootless=list(config.rootless_users),
         names=list(catalog.container_toolkit.packages.set),
         legacy=list(catalog.container_toolkit.legacy.remove_packages),
-        version=wish.version.split("-")[0] or None,
-        hold=wish.wanted and wish.hold,
-        default_runtime=wish.default_runtime,
-        shm_size=wish.shm_size,
-        users=list(wish.docker_users) if wish.docker else [],
-        cdi=bool(target.spec.get("cdi")) if target else "podman" in wish.runtimes or wish.cdi == "always",
-        device_links=wish.wanted and wish.device_links,
+        version=config.version.split("-")[0] or None,
+        hold=config.wanted and config.hold,
+        default_runtime=config.default_runtime,
+        shm_size=config.shm_size,
+        users=list(config.docker_users) if config.docker else [],
+        cdi=bool(target.spec.get("cdi")) if target else "podman" in config.runtimes or config.cdi == "always",
+        device_links=config.wanted and config.device_links,
         refused=[issue.message for issue in decision.blockers],
     )
 
 
-def containers_to_run(wish: ContainersWish, facts: Facts, catalog: Catalog) -> dict[str, Any]:
+def containers_to_run(config: ContainersConfig, facts: Facts, catalog: Catalog) -> dict[str, Any]:
     """What the host is to start containers with; see provecontainer.plan. Only runtimes that the inventory asks for."""
     return {
-        "docker": wish.docker,
+        "docker": config.docker,
         "docker_cdi": has_docker_cdi(facts, catalog),
-        "podman": "podman" in wish.runtimes,
-        "image": wish.test_image,
+        "podman": "podman" in config.runtimes,
+        "image": config.test_image,
         "gpus": len(facts.smi.gpus),
     }

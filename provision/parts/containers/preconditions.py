@@ -12,8 +12,8 @@ from provision.catalog import Catalog
 from provision.catalog.versions import key
 from provision.errors import Issue
 from provision.facts import DaemonFile, Facts
-from provision.parts.containers.desired import ContainersDecision, ContainersWish
-from provision.parts.decision import and_
+from provision.parts.containers.desired import ContainersConfig, ContainersDecision
+from provision.parts.decision import join_and
 
 LEAVE = "container_toolkit_runtimes: [] leaves containers on this host alone"
 # What dockerd takes up at its start only.
@@ -22,7 +22,7 @@ GPUS: str = containers_docker.GPUS
 _KEY_OF = {"runtimes.nvidia": "runtimes", "runtimes.nvidia.path": "runtimes", "features.cdi": "features"}
 
 
-def look(facts: Facts) -> dict[str, Any]:
+def inspect(facts: Facts) -> dict[str, Any]:
     """The docker of a host as docker_host's functions take it."""
     docker = facts.containers.docker
     return {
@@ -34,21 +34,21 @@ def look(facts: Facts) -> dict[str, Any]:
     }
 
 
-def check_docker(wish: ContainersWish, facts: Facts, out: ContainersDecision) -> bool:
+def check_docker(config: ContainersConfig, facts: Facts, out: ContainersDecision) -> bool:
     """Judge which docker this is. Returns True where the archive's docker.io has to come; refusals are noted."""
-    found = look(facts)
-    for words in docker_host.warnings(found):
-        out.warn("containers.other_docker", words, ["the daemon that is configured is another one than theirs"])
+    found = inspect(facts)
+    for warning in docker_host.warnings(found):
+        out.warn("containers.other_docker", warning, ["the daemon that is configured is another one than theirs"])
     refusal = docker_host.refusal(found)
     if refusal is None:
         return False
     message, because, hint = refusal
     # A snap takes the name and the socket; podman-docker cannot stand beside docker.io. The others can be joined.
-    if wish.install_docker and not found["snap"] and not found["podman"]:
+    if config.install_docker and not found["snap"] and not found["podman"]:
         if found["desktop"]:
             out.warn(
                 "containers.other_docker",
-                f"docker of {and_(found['desktop'])} goes to Docker Desktop",
+                f"docker of {join_and(found['desktop'])} goes to Docker Desktop",
                 because,
                 "docker context use default",
             )
@@ -79,23 +79,23 @@ def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
             error.hint or "mend it by hand",
         )
         return False
-    for words in file.warnings:
-        out.warn("containers.daemon_json", f"{file.path}: {words}", ["it is kept as it is"])
+    for warning in file.warnings:
+        out.warn("containers.daemon_json", f"{file.path}: {warning}", ["it is kept as it is"])
     return True
 
 
-def without_flags(wish: dict[str, Any], facts: Facts) -> dict[str, Any]:
+def without_flags(config: dict[str, Any], facts: Facts) -> dict[str, Any]:
     """The wish for daemon.json less what a flag of dockerd's grants already."""
     docker = facts.containers.docker
     rows = [daemon_flags.Flag(row.key, row.text, row.value, row.place) for row in docker.flags]
     flags = daemon_flags.Flags(None, docker.file.path, rows)
-    left: dict[str, Any] = daemon_flags.ungranted(wish, flags, docker.file.value)
+    left: dict[str, Any] = daemon_flags.ungranted(config, flags, docker.file.value)
     return left
 
 
-def changes(wish: dict[str, Any], file: DaemonFile) -> list[str]:
+def changes(config: dict[str, Any], file: DaemonFile) -> list[str]:
     """Dotted keys of a daemon.json that the wish changes."""
-    found = daemon_json.wanted(wish, file.value, lambda path: file.runtime_exists)
+    found = daemon_json.wanted(config, file.value, lambda path: file.runtime_exists)
     return [".".join(path) for path, _ in found]
 
 
@@ -131,7 +131,7 @@ def check_flags(keys: list[str], facts: Facts, out: ContainersDecision) -> None:
 
 
 def check_versions(
-    wish: ContainersWish, facts: Facts, catalog: Catalog, versions: dict[str, str], out: ContainersDecision
+    config: ContainersConfig, facts: Facts, catalog: Catalog, versions: dict[str, str], out: ContainersDecision
 ) -> None:
     """Refuse runtimes that are too old for GPUs at all."""
     for feature, runtime in (("docker --gpus", "docker"), ("podman CDI", "podman")):
@@ -140,8 +140,8 @@ def check_versions(
             None,
         )
         version = versions.get(runtime, "")
-        if runtime in wish.runtimes and needed and version and key(version) < key(needed):
-            others = [name for name in wish.runtimes if name != runtime]
+        if runtime in config.runtimes and needed and version and key(version) < key(needed):
+            others = [name for name in config.runtimes if name != runtime]
             out.block(
                 "containers.runtime_too_old",
                 f"{runtime} {version} cannot give GPUs to containers",
@@ -151,15 +151,15 @@ def check_versions(
 
 
 def needs_feature(
-    wish: ContainersWish, catalog: Catalog, version: str, fresh: bool, out: ContainersDecision
+    config: ContainersConfig, catalog: Catalog, version: str, fresh: bool, out: ContainersDecision
 ) -> bool | None:
     """What features.cdi of daemon.json has to be; None leaves it alone.
 
     Docker has it from 25.0 on, switched off until 28.3 (source: catalog, min_runtime_versions). It takes a restart, so
     "auto" sets it only where CDI is asked for, or where docker comes with this plan.
     """
-    if wish.docker_cdi != "auto":
-        value = wish.docker_cdi == "always"
+    if config.docker_cdi != "auto":
+        value = config.docker_cdi == "always"
         row = _cdi_row(catalog)
         if value and version and row and key(version) < key(str(row.docker)):
             out.warn(
@@ -170,7 +170,7 @@ def needs_feature(
             )
         return value
     row = _cdi_row(catalog)
-    if not version or row is None or not (wish.cdi == "always" or fresh):
+    if not version or row is None or not (config.cdi == "always" or fresh):
         return None
     on_by_default = row.default_from is not None and key(version) >= key(row.default_from)
     return True if key(version) >= key(str(row.docker)) and not on_by_default else None
@@ -192,10 +192,10 @@ def _cdi_row(catalog: Catalog) -> Any:
     return next((row for row in catalog.container_toolkit.min_runtime_versions if row.feature == "docker CDI"), None)
 
 
-def differs(wish: dict[str, Any], facts: Facts) -> list[str]:
+def differs(config: dict[str, Any], facts: Facts) -> list[str]:
     """Keys of which the running daemon says something else than is asked for: it did not take its file up."""
     info = facts.containers.docker.info
-    return list(containers_docker.differs(wish, info.model_dump())) if info else []
+    return list(containers_docker.differs(config, info.model_dump())) if info else []
 
 
 def own_file_is(facts: Facts, path: str, text: str) -> bool:
@@ -216,7 +216,7 @@ def lost_at_reload(facts: Facts) -> Issue | None:
         return None
     return Issue(
         code="containers.daemon_reload",
-        message=f"running containers may lose their GPUs: {and_(users[:6])}",
+        message=f"running containers may lose their GPUs: {join_and(users[:6])}",
         because=["systemd reads its units again in this plan, and devices without a link in /dev/char are lost then"],
         hint="make the links before: nvidia-ctk system create-dev-char-symlinks --create-all, where it is there; or apply "
         "when the containers are done",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from provision.parts.proof import Bounds, Judging, Row, Told
+from provision.parts.proof import Bounds, Judging, Row, Verdict
 
 # How an attempt fails, and what helps; the first that is in the output counts.
 FAILURES = (
@@ -63,7 +63,7 @@ FAILURES = (
 _GPU_LINE = re.compile(r"^GPU \d+: ", re.M)
 
 
-def judge(rc: int | None, text: str, where: str, gpus: int, seconds: float, evidence: Sequence[str]) -> Told:
+def judge(rc: int | None, text: str, where: str, gpus: int, seconds: float, evidence: Sequence[str]) -> Verdict:
     """Judge one attempt. rc: None where it was ended for its time; text: of both outputs.
 
     gpus: how many the host has, 0 not known.
@@ -99,7 +99,7 @@ def _said(
     return "pass", f"{where}: {seen} GPUs", None
 
 
-def _run(found: Row, bounds: Bounds) -> Told:
+def _run(found: Row, bounds: Bounds) -> Verdict:
     return judge(found["rc"], found["text"], found["where"], found["gpus"], found["seconds"], found["evidence"])
 
 

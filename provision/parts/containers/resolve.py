@@ -19,32 +19,39 @@ from provision.catalog.versions import key
 from provision.errors import UsageError
 from provision.facts import Facts
 from provision.inventory.proxy import HostProxy
-from provision.parts.candidates import Offer
+from provision.parts.candidates import Candidates
 from provision.parts.containers import packages
 from provision.parts.containers import preconditions as hosts
 from provision.parts.containers.desired import (
     ARCHIVE,
     RUNTIMES,
     TOOLKIT,
+    ContainersConfig,
     ContainersDecision,
     ContainersTarget,
-    ContainersWish,
 )
 from provision.parts.containers.packages import LEGACY_URIS, PATTERNS
-from provision.parts.decision import Decision, and_
+from provision.parts.decision import Decision, join_and
 from provision.parts.driver.installed import library_version
 
-__all__ = ["LEGACY_URIS", "PATTERNS", "ContainersDecision", "ContainersTarget", "ContainersWish", "resolve_containers"]
+__all__ = [
+    "LEGACY_URIS",
+    "PATTERNS",
+    "ContainersDecision",
+    "ContainersTarget",
+    "ContainersConfig",
+    "resolve_containers",
+]
 
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
 _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([~.+A-Za-z0-9]*)(-[0-9A-Za-z.+~]+)?")
 
 
 def resolve_containers(
-    wish: ContainersWish,
+    config: ContainersConfig,
     facts: Facts,
     catalog: Catalog,
-    offers: dict[str, Offer],
+    candidates: dict[str, Candidates],
     driver: Decision,
     proxy: HostProxy = HostProxy(),  # noqa: B008 - frozen
 ) -> ContainersDecision:
@@ -53,21 +60,21 @@ def resolve_containers(
     offers: what apt offers there, by channel; the toolkit's repository is "container_toolkit", the archive "ubuntu".
     driver: the driver's decision; while it still asks, the driver is not judged. proxy: the host's, docker's too.
     """
-    return _Resolver(wish, facts, catalog, offers, driver, proxy).run()
+    return _Resolver(config, facts, catalog, candidates, driver, proxy).run()
 
 
 class _Resolver:
     def __init__(
         self,
-        wish: ContainersWish,
+        config: ContainersConfig,
         facts: Facts,
         catalog: Catalog,
-        offers: dict[str, Offer],
+        candidates: dict[str, Candidates],
         driver: Decision,
         proxy: HostProxy,
     ) -> None:
         self.proxy = proxy
-        self.wish, self.facts, self.catalog, self.offers, self.driver = wish, facts, catalog, offers, driver
+        self.config, self.facts, self.catalog, self.candidates, self.driver = config, facts, catalog, candidates, driver
         self.containers, self.out = facts.containers, ContainersDecision()
         # runtimes that come with this plan
         self.fresh: list[str] = []
@@ -78,9 +85,9 @@ class _Resolver:
 
     def run(self) -> ContainersDecision:
         out = self.out
-        if not self.wish.wanted:
+        if not self.config.wanted:
             return out
-        self._words()
+        self._check_values()
         if out.blockers:
             return out
         self._system()
@@ -92,19 +99,19 @@ class _Resolver:
         if out.blockers:
             return out
         bounds = packages.limits(self.facts, self.catalog, self._consumers(versions))
-        chosen = packages.choose(self.wish, self.facts, self.catalog, self.offers.get(TOOLKIT), bounds, out)
+        chosen = packages.choose(self.config, self.facts, self.catalog, self.candidates.get(TOOLKIT), bounds, out)
         if out.blockers:
             return out
         asks = [] if chosen else [TOOLKIT]
-        asks += [ARCHIVE] if self.fresh and ARCHIVE not in self.offers else []
+        asks += [ARCHIVE] if self.fresh and ARCHIVE not in self.candidates else []
         if asks or chosen is None:
             out.asks = tuple(asks)
             # it is decided again, with the answer
             out.reasons, out.warnings = [], []
             return out
         version, change = chosen[0], {**chosen[1], **coming}
-        hosts.check_versions(self.wish, self.facts, self.catalog, versions, out)
-        self._notes(version, versions)
+        hosts.check_versions(self.config, self.facts, self.catalog, versions, out)
+        self._warn_of_limits(version, versions)
         spec = self._spec(version, versions)
         if out.blockers:
             return out
@@ -113,32 +120,32 @@ class _Resolver:
 
     # --- what is asked for, and where -------------------------------------------------------------------------
 
-    def _words(self) -> None:
+    def _check_values(self) -> None:
         """Refuse values that cannot be: nothing of them may reach a command."""
-        wish, out = self.wish, self.out
-        odd = [name for name in wish.runtimes if name not in RUNTIMES]
+        config, out = self.config, self.out
+        odd = [name for name in config.runtimes if name not in RUNTIMES]
         if odd:
             out.block(
                 "containers.unknown_runtime",
                 f"{odd[0]!r} is no container runtime that this tool knows",
-                [f"it knows {and_(list(RUNTIMES))}"],
+                [f"it knows {join_and(list(RUNTIMES))}"],
                 f"container_toolkit_runtimes: [{RUNTIMES[0]}]",
             )
-        if wish.version and not _VERSION.fullmatch(wish.version):
+        if config.version and not _VERSION.fullmatch(config.version):
             out.block(
                 "containers.version_invalid",
-                f"container_toolkit_version: {wish.version!r} is no version of the toolkit",
+                f"container_toolkit_version: {config.version!r} is no version of the toolkit",
                 ["it is three numbers, with the package's revision behind them if you like"],
                 f'container_toolkit_version: "{self.catalog.container_toolkit.versions.newest}", or "" for the newest that is good',
             )
-        if wish.shm_size and daemon_json.size_of(wish.shm_size) is None:
+        if config.shm_size and daemon_json.size_of(config.shm_size) is None:
             out.block(
                 "containers.size_invalid",
-                f"container_toolkit_shm_size: {wish.shm_size!r} is no size",
+                f"container_toolkit_shm_size: {config.shm_size!r} is no size",
                 ["docker writes sizes as 64m, 8G or a number of bytes"],
                 "container_toolkit_shm_size: 8G",
             )
-        for variable, users in (("docker_users", wish.docker_users), ("rootless_users", wish.rootless_users)):
+        for variable, users in (("docker_users", config.docker_users), ("rootless_users", config.rootless_users)):
             for user in users:
                 if not _USER.fullmatch(user):
                     out.block(
@@ -147,7 +154,7 @@ class _Resolver:
                         [f"container_toolkit_{variable} lists it"],
                         "write it as /etc/passwd has it",
                     )
-        if wish.docker_users and not wish.docker:
+        if config.docker_users and not config.docker:
             out.warn(
                 "containers.users_without_docker",
                 "container_toolkit_docker_users has no effect without docker",
@@ -203,17 +210,17 @@ class _Resolver:
         """Find each runtime; returns versions ("" where not known) of those that are there. Notes what has to come."""
         found: dict[str, str] = {}
         docker, containerd, podman = (self.containers.docker, self.containers.containerd, self.containers.podman)
-        if self.wish.docker:
-            if hosts.check_docker(self.wish, self.facts, self.out):
+        if self.config.docker:
+            if hosts.check_docker(self.config, self.facts, self.out):
                 self.fresh.append("docker")
             elif docker.engine:
                 found["docker"] = docker.version or ""
             if docker.engine or self.fresh:
                 hosts.check_file(docker.file, "docker", self.out)
-        for user in self.wish.rootless_users:
+        for user in self.config.rootless_users:
             self._rootless(user)
         self._users()
-        if "containerd" in self.wish.runtimes:
+        if "containerd" in self.config.runtimes:
             if containerd.path or "docker" in self.fresh:
                 found["containerd"] = containerd.version or ""
             else:
@@ -223,10 +230,10 @@ class _Resolver:
                     ["container_toolkit_runtimes lists it"],
                     "apt install containerd, or take it out of container_toolkit_runtimes",
                 )
-        if "podman" in self.wish.runtimes:
+        if "podman" in self.config.runtimes:
             if podman.path or podman.package:
                 found["podman"] = podman.version or ""
-            elif self.wish.install_podman:
+            elif self.config.install_podman:
                 self.fresh.append("podman")
             else:
                 self.out.block(
@@ -236,7 +243,7 @@ class _Resolver:
                     "container_toolkit_install_podman: true installs the archive's",
                 )
         if not self.out.blockers:
-            hosts.check_versions(self.wish, self.facts, self.catalog, found, self.out)
+            hosts.check_versions(self.config, self.facts, self.catalog, found, self.out)
         return found
 
     def _rootless(self, user: str) -> None:
@@ -254,13 +261,13 @@ class _Resolver:
             hosts.check_file(row.file, f"docker of {user}", self.out)
 
     def _no_user(self, user: str, variable: str) -> None:
-        words = f"there is no user {user} on this host"
-        self.out.block("containers.no_user", words, [f"{variable} lists it"], "make the user first, or leave it out")
+        message = f"there is no user {user} on this host"
+        self.out.block("containers.no_user", message, [f"{variable} lists it"], "make the user first, or leave it out")
 
     def _users(self) -> None:
-        if not self.wish.docker:
+        if not self.config.docker:
             return
-        for user in self.wish.docker_users:
+        for user in self.config.docker_users:
             if user not in self.containers.users and user not in (self.containers.docker.group or ()):
                 self._no_user(user, "container_toolkit_docker_users")
 
@@ -268,7 +275,7 @@ class _Resolver:
         """Runtimes that read CDI specifications themselves; docker with NVIDIA's runtime has that read them."""
         found = {"podman": versions["podman"]} if "podman" in versions else {}
         if "docker" in versions and (
-            self.wish.docker_cdi == "always" or hosts.has_docker_cdi(self.facts, self.catalog)
+            self.config.docker_cdi == "always" or hosts.has_docker_cdi(self.facts, self.catalog)
         ):
             found["docker"] = versions["docker"]
         return found
@@ -276,17 +283,17 @@ class _Resolver:
     def _from_archive(self, versions: dict[str, str]) -> dict[str, str]:
         """{package: Debian version} of the runtimes that come, as far as apt was asked; adds their versions."""
         coming: dict[str, str] = {}
-        offer = self.offers.get(ARCHIVE)
-        if offer is None:
+        available = self.candidates.get(ARCHIVE)
+        if available is None:
             return coming
         for runtime in self.fresh:
             package = {"docker": "docker.io"}.get(runtime, runtime)
-            candidate = next(iter(offer.versions(package)), None)
+            candidate = next(iter(available.versions(package)), None)
             if candidate is None:
                 self.out.block(
                     f"containers.no_{runtime}",
                     f"the Ubuntu archive of this host has no {package}",
-                    offer.errors[:4] or ["apt finds no such package there"],
+                    available.errors[:4] or ["apt finds no such package there"],
                     f"install {runtime} by hand, or enable the component universe of the archive",
                 )
                 continue
@@ -297,7 +304,7 @@ class _Resolver:
             )
         return coming
 
-    def _notes(self, version: str, versions: dict[str, str]) -> None:
+    def _warn_of_limits(self, version: str, versions: dict[str, str]) -> None:
         """Warn of what works only in part."""
         if "containerd" in versions:
             for bad in self.catalog.known_bad(TOOLKIT, version, care=True):
@@ -315,10 +322,10 @@ class _Resolver:
                     ["only Kubernetes uses a runtime that is registered there"],
                 )
         legacy = packages.legacy_packages(self.facts, self.catalog)
-        if legacy and not self.wish.remove_legacy:
+        if legacy and not self.config.remove_legacy:
             self.out.warn(
                 "containers.legacy",
-                f"{and_(legacy)} of the old days stay",
+                f"{join_and(legacy)} of the old days stay",
                 ["the toolkit replaced them"],
                 "container_toolkit_remove_legacy: true removes them",
             )
@@ -326,12 +333,12 @@ class _Resolver:
 
     def _old_keys(self) -> None:
         """Say of keys that stay trusted for every repository why they do, and how they go."""
-        going = packages.old_keys_that_go(self.wish, self.facts)
+        going = packages.old_keys_that_go(self.config, self.facts)
         left = [path for path in sorted(self.containers.old_keys) if path not in going]
         if not left:
             return
-        entries = packages.entries_by_old_key(self.wish, self.facts)
-        if not self.wish.remove_legacy:
+        entries = packages.entries_by_old_key(self.config, self.facts)
+        if not self.config.remove_legacy:
             why, hint = [], "container_toolkit_remove_legacy: true takes it out, with a backup"
         elif entries:
             why = [f"{entry.file} ({' '.join(entry.uris)}) names no key and may need it" for entry in entries[:3]]
@@ -347,7 +354,7 @@ class _Resolver:
             hint = f"write these to files of their own, then rm {left[0]}"
         self.out.warn(
             "containers.old_key",
-            f"{and_(left)} trusts NVIDIA's container key for every repository",
+            f"{join_and(left)} trusts NVIDIA's container key for every repository",
             ["apt-key add of the old instructions left it; our own source names its key", *why],
             hint,
         )
@@ -355,39 +362,39 @@ class _Resolver:
     # --- what the module will do ------------------------------------------------------------------------------
 
     def _spec(self, version: str, versions: dict[str, str]) -> dict[str, Any]:
-        wish, out = self.wish, self.out
-        docker = self._docker(versions) if wish.docker else None
-        for user in wish.rootless_users:
+        config, out = self.config, self.out
+        docker = self._docker(versions) if config.docker else None
+        for user in config.rootless_users:
             self._user_docker(user, docker)
         cdi, because = self._wants_cdi(version)
         if cdi is not None:
             self._cdi(version, cdi)
         links = self._links()
-        containerd = {"default_runtime": wish.default_runtime} if "containerd" in wish.runtimes else None
+        containerd = {"default_runtime": config.default_runtime} if "containerd" in config.runtimes else None
         if containerd is not None:
             self._containerd(containerd)
         if cdi is not None and not out.blockers:
             out.reason("CDI", "kept current" if cdi else "not kept", because)
         return {
             "docker": docker,
-            "rootless": list(wish.rootless_users),
+            "rootless": list(config.rootless_users),
             "containerd": containerd,
             "cdi": cdi,
             "device_links": links,
-            "restart": wish.restart,
+            "restart": config.restart,
         }
 
     def _docker(self, versions: dict[str, str]) -> dict[str, Any]:
-        wish, docker = self.wish, self.containers.docker
+        config, docker = self.config, self.containers.docker
         fresh = "docker" in self.fresh
-        feature = hosts.needs_feature(wish, self.catalog, versions.get("docker", ""), fresh, self.out)
+        feature = hosts.needs_feature(config, self.catalog, versions.get("docker", ""), fresh, self.out)
         spec: dict[str, Any] = {
             "runtime": True,
-            "default_runtime": wish.default_runtime,
+            "default_runtime": config.default_runtime,
             "cdi": feature,
-            "shm_size": wish.shm_size,
-            "cgroup_driver": wish.cgroup_driver,
-            "users": list(wish.docker_users),
+            "shm_size": config.shm_size,
+            "cgroup_driver": config.cgroup_driver,
+            "users": list(config.docker_users),
         }
         effective = hosts.without_flags(spec, self.facts)
         if spec["runtime"] and not effective["runtime"]:
@@ -414,17 +421,17 @@ class _Resolver:
             self.todo.append(f"docker does not have what is in {docker.file.path} ({', '.join(untold)})")
         if docker.pid and not fresh:
             self.late = [*late, *self._waiting_gpus()]
-        missing = [user for user in wish.docker_users if user not in (docker.group or ())]
+        missing = [user for user in config.docker_users if user not in (docker.group or ())]
         if missing:
-            self.todo.append(f"put {and_(missing)} into the group docker, which makes them as good as root")
+            self.todo.append(f"put {join_and(missing)} into the group docker, which makes them as good as root")
         return spec
 
     def _docker_proxy(self) -> tuple[dict[str, str] | None, list[str]]:
         """(what the module is told of the proxy, its key where docker has to take that up)."""
         docker, environment = self.containers.docker, self.proxy.environment
-        wish = {name: environment.get(name + "_proxy", "") for name in ("http", "https")}
-        wish["no_proxy"] = environment.get("no_proxy", "")
-        text = docker_proxy.render(wish)
+        config = {name: environment.get(name + "_proxy", "") for name in ("http", "https")}
+        config["no_proxy"] = environment.get("no_proxy", "")
+        text = docker_proxy.render(config)
         if not text and docker_proxy.PATH not in self.facts.own_files:
             return None, []
         if text and docker.proxy_elsewhere:
@@ -438,12 +445,12 @@ class _Resolver:
         if not text:
             self.todo.append(f"remove {docker_proxy.PATH}: the inventory names no proxy")
         elif not hosts.own_file_is(self.facts, docker_proxy.PATH, text):
-            self.todo.append(f"write {docker_proxy.PATH}: docker pulls images through {self.proxy.words}")
-        elif docker.info and docker_proxy.differs(wish, docker.info.model_dump()):
+            self.todo.append(f"write {docker_proxy.PATH}: docker pulls images through {self.proxy.address}")
+        elif docker.info and docker_proxy.differs(config, docker.info.model_dump()):
             self.todo.append(f"docker does not have the proxy of {docker_proxy.PATH}")
         else:
-            return wish, []
-        return wish, [docker_proxy.KEY]
+            return config, []
+        return config, [docker_proxy.KEY]
 
     def _waiting_gpus(self) -> list[str]:
         """dockerd looks for the toolkit at its start: one that is older than the toolkit does not know --gpus."""
@@ -458,17 +465,17 @@ class _Resolver:
     def _user_docker(self, user: str, docker: dict[str, Any] | None) -> None:
         file = next(row.file for row in self.containers.docker.rootless if row.user == user)
         names = ("runtime", "default_runtime", "cdi", "shm_size")
-        wish = {name: value for name, value in (docker or {"runtime": True}).items() if name in names}
-        keys = hosts.changes(wish, file)
+        config = {name: value for name, value in (docker or {"runtime": True}).items() if name in names}
+        keys = hosts.changes(config, file)
         hosts.check_places(keys, file, self.out)
         if keys:
             self.todo.append(f"{file.path}: {', '.join(keys)}")
         if f"docker of {user}" in self.containers.pending:
             self.todo.append(f"have docker of {user} take up what was written before")
         if docker is None and not self.containers.toolkit.no_cgroups:
-            words = "no-cgroups in the toolkit's configuration, since a rootless daemon may not write device cgroups"
-            if words not in self.todo:
-                self.todo.append(words)
+            message = "no-cgroups in the toolkit's configuration, since a rootless daemon may not write device cgroups"
+            if message not in self.todo:
+                self.todo.append(message)
 
     def _containerd(self, spec: dict[str, Any]) -> None:
         have = self.containers.containerd
@@ -486,11 +493,11 @@ class _Resolver:
 
     def _wants_cdi(self, version: str) -> tuple[bool | None, str]:
         """(whether the CDI specification is to be kept current, why); None: nothing is done about it."""
-        if self.wish.cdi != "auto":
-            return self.wish.cdi == "always", f"container_toolkit_cdi is {self.wish.cdi}"
-        if "podman" in self.wish.runtimes:
+        if self.config.cdi != "auto":
+            return self.config.cdi == "always", f"container_toolkit_cdi is {self.config.cdi}"
+        if "podman" in self.config.runtimes:
             return True, "podman takes GPUs by it"
-        if self.wish.rootless_users:
+        if self.config.rootless_users:
             return True, "a rootless docker takes GPUs by it"
         return (True, f"container toolkit {version} has units for it") if self._has_units(version) else (None, "")
 
@@ -522,37 +529,41 @@ class _Resolver:
             self.todo.append("make the CDI specification")
 
     def _links(self) -> bool:
-        if not self.wish.device_links:
+        if not self.config.device_links:
             if containers_files.UDEV_RULE in self.facts.own_files:
                 self.todo.append("remove our rule for links in /dev/char")
             return False
         if not hosts.own_file_is(self.facts, containers_files.UDEV_RULE, containers_files.UDEV_TEXT):
             self.todo.append("write the rule that links NVIDIA's devices in /dev/char")
         elif self.containers.device_links_missing:
-            self.todo.append(f"link {and_(self.containers.device_links_missing[:4])} in /dev/char")
+            self.todo.append(f"link {join_and(self.containers.device_links_missing[:4])} in /dev/char")
         return True
 
     # --- the target -------------------------------------------------------------------------------------------
 
     def _target(self, version: str, change: dict[str, str], versions: dict[str, str], spec: dict[str, Any]) -> None:
-        remove = packages.legacy_packages(self.facts, self.catalog) if self.wish.remove_legacy else []
+        remove = packages.legacy_packages(self.facts, self.catalog) if self.config.remove_legacy else []
         info = self.containers.docker.info
         live = info.live_restore if info else self.containers.docker.file.value.get("live-restore") is True
         running = [row for row in self.containers.running if row.runtime == "docker"]
         restart = f"docker takes up {', '.join(self.late)} at its start only" if self.late else ""
         disturbed = [row.title for row in running] if restart and not live else []
-        if disturbed and self.wish.restart != "always":
+        if disturbed and self.config.restart != "always":
             reload = "systemctl daemon-reload && " if docker_proxy.KEY in self.late else ""
             self.out.warn(
                 "containers.restart_waits",
                 "docker has to be restarted, and that is left to you",
-                [restart, f"it would end {and_(disturbed[:6])}", f"container_toolkit_restart is {self.wish.restart}"],
+                [
+                    restart,
+                    f"it would end {join_and(disturbed[:6])}",
+                    f"container_toolkit_restart is {self.config.restart}",
+                ],
                 f"{reload}systemctl restart docker when they are done; container_toolkit_restart: always does it at once",
             )
         if remove:
             self.out.reason(
                 "removed",
-                and_(remove),
+                join_and(remove),
                 "the toolkit replaced them; daemon.json stays, and is saved before it changes. They are not purged: that "
                 "would take daemon.json along",
             )

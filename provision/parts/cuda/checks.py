@@ -377,8 +377,8 @@ def sorted_lines(facts: Facts, want: CudaExpect) -> tuple[dict[str, list[str]], 
         elif line.variable in ("LD_LIBRARY_PATH", "LD_PRELOAD") and line.paths:
             bad.setdefault("shadowing", []).append(where)
         elif line.variable == "PATH" and others and default in known and is_everybodys(line):
-            told = f"{where} (CUDA {known[others[0]]}, the default is {known[default]})"
-            bad.setdefault("elsewhere", []).append(told)
+            shown = f"{where} (CUDA {known[others[0]]}, the default is {known[default]})"
+            bad.setdefault("elsewhere", []).append(shown)
         else:
             quiet.append(where)
         seen.setdefault(key, line.line)

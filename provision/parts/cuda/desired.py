@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.parts.decision import Notes, of_role
+from provision.parts.decision import BaseDecision, of_role
 
 _LIBRARY = re.compile(r"(?P<version>[0-9]+(\.[0-9]+)*)(-(?P<revision>[0-9]+))?(\+cuda(?P<suffix>[0-9]+\.[0-9]+))?")
 
 
 @dataclass(frozen=True)
-class CudaWish:
+class CudaConfig:
     """The inventory's cuda_toolkit_* values; see roles/cuda_toolkit/meta/argument_specs.yml.
 
     versions: minors ("12.4": its newest release) or exact releases ("12.4.1"). default "": what /usr/local/cuda leads to
@@ -38,7 +38,7 @@ class CudaWish:
     repo_key_fingerprint: str = ""
 
     @classmethod
-    def from_vars(cls, values: Mapping[str, Any]) -> CudaWish:
+    def from_vars(cls, values: Mapping[str, Any]) -> CudaConfig:
         """Read role variables; missing ones take the defaults. Lists and bare numbers become text."""
         found = of_role(values, "cuda_toolkit_", cls)
         if "versions" in found:
@@ -61,7 +61,7 @@ def _text(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class LibraryWish:
+class LibraryConfig:
     """One version of cuDNN or NCCL that is asked for; every field None: the one that fits ("auto")."""
 
     text: str
@@ -76,19 +76,19 @@ class LibraryWish:
         return self.version.split(".")[0] if self.version else None
 
 
-def library_wishes(text: str) -> list[LibraryWish] | None:
+def library_configs(text: str) -> list[LibraryConfig] | None:
     """Read cuda_toolkit_cudnn or _nccl: empty for "none"; None where it cannot be read."""
     items = [item.strip() for item in text.split(",")]
     if items == ["none"]:
         return []
     if items == ["auto"]:
-        return [LibraryWish("auto")]
+        return [LibraryConfig("auto")]
     found = []
     for item in items:
         match = _LIBRARY.fullmatch(item)
         if not match:
             return None
-        found.append(LibraryWish(item, match["version"], match["revision"], match["suffix"]))
+        found.append(LibraryConfig(item, match["version"], match["revision"], match["suffix"]))
     return found
 
 
@@ -120,7 +120,7 @@ class CudaTarget:
 
 
 @dataclass
-class CudaDecision(Notes):
+class CudaDecision(BaseDecision):
     """The toolkits of one host. Without a target, blockers and ``ask`` there is nothing to do. See Notes."""
 
     target: CudaTarget | None = None

@@ -12,17 +12,17 @@ from provision.catalog import Catalog, Gpu
 from provision.catalog.versions import key, same
 from provision.errors import Issue
 from provision.facts import Facts
-from provision.parts.candidates import Candidate, Offer, relations
-from provision.parts.cuda.desired import LibraryWish
+from provision.parts.candidates import Candidate, Candidates, relations
+from provision.parts.cuda.desired import LibraryConfig
 from provision.parts.cuda.packages import by_version, is_there
-from provision.parts.decision import and_, distinct
+from provision.parts.decision import distinct, join_and
 
 
 @dataclass(frozen=True)
 class Pick:
     """One library in one version. cuda: minor of the toolkit that it was chosen for."""
 
-    wish: LibraryWish
+    config: LibraryConfig
     cuda: str
     # Debian version
     version: str
@@ -54,14 +54,14 @@ class Libraries:
         self,
         facts: Facts,
         catalog: Catalog,
-        offer: Offer | None,
+        available: Candidates | None,
         gpus: list[Gpu],
         minors: list[str],
         default: str,
         headers: bool,
         update: bool,
     ) -> None:
-        self.facts, self.catalog, self.offer, self.gpus = facts, catalog, offer, distinct(gpus)
+        self.facts, self.catalog, self.available, self.gpus = facts, catalog, available, distinct(gpus)
         self.minors, self.default, self.headers, self.update = minors, default, headers, update
 
     def per_major(self) -> list[str]:
@@ -73,21 +73,21 @@ class Libraries:
 
     # --- cuDNN ------------------------------------------------------------------------------------------------
 
-    def cudnn(self, wishes: list[LibraryWish]) -> list[Pick] | Issue | None:
+    def cudnn(self, configs: list[LibraryConfig]) -> list[Pick] | Issue | None:
         """Return a pick for every wish, the refusal, or None where apt has to be asked first."""
-        options = [self._cudnn_options(wish) for wish in wishes]
-        if self.offer is None:
+        options = [self._cudnn_options(config) for config in configs]
+        if self.available is None:
             # What is there is enough only where it serves what would be served first, if that can be served at all.
             kept = self._assign(options) if all(options) else None
             first = int(self.per_major()[0].split(".")[0])
             can = any(
-                first in majors and any(wish.version is None or same(wish.version, version) for wish in wishes)
+                first in majors and any(config.version is None or same(config.version, version) for config in configs)
                 for version, majors in self.catalog.cudnn_versions.items()
             )
             return kept if kept and (not can or any(pick.major == str(first) for pick in kept)) else None
-        for wish, option in zip(wishes, options, strict=True):
+        for config, option in zip(configs, options, strict=True):
             if not option:
-                return self._why_no_cudnn(wish)
+                return self._why_no_cudnn(config)
         found = self._assign(options)
         if found is None:
             return Issue(
@@ -117,24 +117,24 @@ class Libraries:
                 best = (rank, list(choice))
         return best[1] if best else None
 
-    def _cudnn_options(self, wish: LibraryWish) -> list[Pick]:
+    def _cudnn_options(self, config: LibraryConfig) -> list[Pick]:
         found = []
         for cuda in self.per_major():
-            if wish.suffix and wish.suffix.split(".")[0] != cuda.split(".")[0]:
+            if config.suffix and config.suffix.split(".")[0] != cuda.split(".")[0]:
                 continue
-            majors = [wish.major] if wish.major else ["9", "8"]
-            pick = next(filter(None, (self._cudnn_pick(wish, str(own), cuda) for own in majors)), None)
+            majors = [config.major] if config.major else ["9", "8"]
+            pick = next(filter(None, (self._cudnn_pick(config, str(own), cuda) for own in majors)), None)
             if pick:
                 found.append(pick)
         return found
 
-    def _cudnn_pick(self, wish: LibraryWish, own: str, cuda: str) -> Pick | None:
+    def _cudnn_pick(self, config: LibraryConfig, own: str, cuda: str) -> Pick | None:
         library, header = cuda_names.cudnn_packages(own, cuda.split(".")[0])
-        kept = self._kept(wish, cuda, library, header, self._cudnn_late)
-        if kept or self.offer is None:
+        kept = self._kept(config, cuda, library, header, self._cudnn_late)
+        if kept or self.available is None:
             return kept
-        rows = self._cudnn_candidates(own, cuda, wish)
-        pair = self.catalog.cudnn_for(cuda, [gpu for gpu in self.gpus if gpu.cc], version=wish.version)
+        rows = self._cudnn_candidates(own, cuda, config)
+        pair = self.catalog.cudnn_for(cuda, [gpu for gpu in self.gpus if gpu.cc], version=config.version)
         tried = [c for c in rows if pair and pair.because.startswith("what NVIDIA") and self._is_pair(c, pair.pins)]
         drives = [c for c in rows if not self._cudnn_late(cuda_names.upstream(c.version), c.version, cuda)]
         if tried and drives and not self.update:
@@ -150,71 +150,71 @@ class Libraries:
             if not some:
                 return None
             chosen, because = some[0], f"the newest for CUDA {cuda} that drives a part of the GPUs"
-        if wish.version and wish.text != wish.major:
+        if config.version and config.text != config.major:
             because = "asked for"
         late = self._cudnn_late(cuda_names.upstream(chosen.version), chosen.version, cuda)
-        return Pick(wish, cuda, chosen.version, self._pair(library, header, chosen.version), because, late)
+        return Pick(config, cuda, chosen.version, self._pair(library, header, chosen.version), because, late)
 
     @staticmethod
     def _is_pair(candidate: Candidate, pins: Iterable[str]) -> bool:
         return f"{candidate.name}={candidate.version}" in pins
 
-    def _cudnn_candidates(self, own: str, cuda: str, wish: LibraryWish) -> list[Candidate]:
+    def _cudnn_candidates(self, own: str, cuda: str, config: LibraryConfig) -> list[Candidate]:
         """What the repository has of a cuDNN major for a CUDA, newest first; with its headers where those are wanted."""
-        assert self.offer is not None  # noqa: S101
+        assert self.available is not None  # noqa: S101
         library, header = cuda_names.cudnn_packages(own, cuda.split(".")[0])
-        rows = [c for c in self.offer.versions(library) if self._matches(wish, c.version)]
+        rows = [c for c in self.available.versions(library) if self._matches(config, c.version)]
         if int(own) < 9:
             rows = _by_suffix(rows, cuda)
-        return [c for c in rows if not self.headers or self._offered(header, c.version)]
+        return [c for c in rows if not self.headers or self._available(header, c.version)]
 
     def _cudnn_late(self, version: str, _full: str, _cuda: str) -> tuple[str, ...]:
         return tuple(gpu.name for gpu in self.gpus if gpu.cc and not self.catalog.cudnn_drives(version, gpu.cc))
 
-    def _why_no_cudnn(self, wish: LibraryWish) -> Issue:
-        assert self.offer is not None  # noqa: S101
-        majors = [wish.major] if wish.major else ["9", "8"]
+    def _why_no_cudnn(self, config: LibraryConfig) -> Issue:
+        assert self.available is not None  # noqa: S101
+        majors = [config.major] if config.major else ["9", "8"]
         minors = self.per_major()
         for cuda in minors:
-            rows = [c for own in majors for c in self._cudnn_candidates(str(own), cuda, wish)]
+            rows = [c for own in majors for c in self._cudnn_candidates(str(own), cuda, config)]
             if rows:
                 newest = cuda_names.upstream(rows[0].version)
                 return Issue(
                     code="cuda.cudnn_gpu",
-                    message=f"no cuDNN {wish.text} for CUDA {cuda} has code for {self._cards()}",
+                    message=f"no cuDNN {config.text} for CUDA {cuda} has code for {self._cards()}",
                     because=[self._least(newest), *self._ccs()],
                     hint="",
                 )
-        every = LibraryWish("auto")
+        every = LibraryConfig("auto")
         here = [c for cuda in minors for own in majors for c in self._cudnn_candidates(str(own), cuda, every)]
-        if here and wish.version:
+        if here and config.version:
             there = list(dict.fromkeys(cuda_names.upstream(c.version) for c in here))
             return Issue(
                 code="cuda.cudnn_not_offered",
-                message=f"NVIDIA's repository has no cuDNN {wish.text} for CUDA {_list(minors)}",
-                because=[f"it has {', '.join(there[:6])}", *self.offer.errors[:3]],
+                message=f"NVIDIA's repository has no cuDNN {config.text} for CUDA {_list(minors)}",
+                because=[f"it has {', '.join(there[:6])}", *self.available.errors[:3]],
                 hint="",
             )
         others = sorted(
             {
                 package.major or cuda_names.suffix(c.version) or ""
-                for name in self.offer.packages
+                for name in self.available.packages
                 if (package := cuda_names.parse(name))
                 and package.kind == "cudnn"
                 and package.cudnn in majors
                 and package.base == f"libcudnn{package.cudnn}"
-                for c in self.offer.versions(name)
+                for c in self.available.versions(name)
             }
             - {""},
             key=key,
         )
-        what = f"cuDNN {wish.text}" if wish.version else "cuDNN"
+        what = f"cuDNN {config.text}" if config.version else "cuDNN"
         return Issue(
             code="cuda.cudnn_other_cuda",
             message=f"NVIDIA's repository has no {what} for CUDA {_list(minors)}",
             because=[
                 *([f"it has it for CUDA {', '.join(others)}"] if others else ["it has none at all"]),
-                *self.offer.errors[:3],
+                *self.available.errors[:3],
             ],
             hint="",
         )
@@ -227,25 +227,25 @@ class Libraries:
 
     # --- NCCL -------------------------------------------------------------------------------------------------
 
-    def nccl(self, wish: LibraryWish) -> Pick | Issue | None:
+    def nccl(self, config: LibraryConfig) -> Pick | Issue | None:
         """Return the pick, the refusal, or None where apt has to be asked first."""
         library, header = cuda_names.nccl_packages()
-        cudas = self.per_major() if wish.version else self.per_major()[:1]
+        cudas = self.per_major() if config.version else self.per_major()[:1]
         for cuda in cudas:
-            kept = self._kept(wish, cuda, library, header, self._nccl_late)
+            kept = self._kept(config, cuda, library, header, self._nccl_late)
             if kept:
                 return kept
-            if self.offer is None:
+            if self.available is None:
                 return None
-            pick = self._nccl_pick(wish, cuda)
+            pick = self._nccl_pick(config, cuda)
             if pick:
                 return pick
-        return self._why_no_nccl(wish, cudas)
+        return self._why_no_nccl(config, cudas)
 
-    def _nccl_pick(self, wish: LibraryWish, cuda: str) -> Pick | None:
-        assert self.offer is not None  # noqa: S101
+    def _nccl_pick(self, config: LibraryConfig, cuda: str) -> Pick | None:
+        assert self.available is not None  # noqa: S101
         library, header = cuda_names.nccl_packages()
-        rows = self._nccl_candidates(wish, cuda)
+        rows = self._nccl_candidates(config, cuda)
         late = {c.version: self._nccl_late(c.version, c.version, cuda) for c in rows}
         rows = [c for c in rows if not self.gpus or len(late[c.version]) < len(self.gpus)]
         if not rows:
@@ -256,21 +256,21 @@ class Libraries:
         tried = [] if self.update else tried
         chosen = (tried or full)[0]
         because = pair.because if tried and pair else f"the newest for CUDA {cuda} in NVIDIA's repository"
-        if wish.version:
+        if config.version:
             because = "asked for"
         return Pick(
-            wish, cuda, chosen.version, self._pair(library, header, chosen.version), because, late[chosen.version]
+            config, cuda, chosen.version, self._pair(library, header, chosen.version), because, late[chosen.version]
         )
 
     def _release(self) -> str | None:
         version = self.facts.host.os.version_id
         return version if version in self.catalog.ubuntu_data.releases else None
 
-    def _nccl_candidates(self, wish: LibraryWish, cuda: str) -> list[Candidate]:
-        assert self.offer is not None  # noqa: S101
+    def _nccl_candidates(self, config: LibraryConfig, cuda: str) -> list[Candidate]:
+        assert self.available is not None  # noqa: S101
         library, header = cuda_names.nccl_packages()
-        rows = _by_suffix([c for c in self.offer.versions(library) if self._matches(wish, c.version)], cuda)
-        return [c for c in rows if not self.headers or self._offered(header, c.version)]
+        rows = _by_suffix([c for c in self.available.versions(library) if self._matches(config, c.version)], cuda)
+        return [c for c in rows if not self.headers or self._available(header, c.version)]
 
     def _nccl_late(self, _version: str, full: str, _cuda: str) -> tuple[str, ...]:
         """GPUs that the CUDA of the suffix does not compile for. Inferred: NCCL is built for what its CUDA knows."""
@@ -284,10 +284,10 @@ class Libraries:
             if gpu.cc and self.catalog.toolkit_support(str(built), gpu) not in ("native", "binary")
         )
 
-    def _why_no_nccl(self, wish: LibraryWish, cudas: list[str]) -> Issue:
-        assert self.offer is not None  # noqa: S101
+    def _why_no_nccl(self, config: LibraryConfig, cudas: list[str]) -> Issue:
+        assert self.available is not None  # noqa: S101
         library = cuda_names.nccl_packages()[0]
-        rows = [c for cuda in cudas for c in self._nccl_candidates(wish, cuda)]
+        rows = [c for cuda in cudas for c in self._nccl_candidates(config, cuda)]
         if rows:
             return Issue(
                 code="cuda.nccl_gpu",
@@ -295,17 +295,17 @@ class Libraries:
                 because=[f"the newest is {rows[0].version}", *self._ccs()],
                 hint="",
             )
-        there = [c.version for c in self.offer.versions(library) if cuda_names.suffix(c.version)]
-        what = f"NCCL {wish.text}" if wish.version else "NCCL"
-        matching = [v for v in there if self._matches(wish, v)]
-        code = "cuda.nccl_other_cuda" if matching or not wish.version else "cuda.nccl_not_offered"
+        there = [c.version for c in self.available.versions(library) if cuda_names.suffix(c.version)]
+        what = f"NCCL {config.text}" if config.version else "NCCL"
+        matching = [v for v in there if self._matches(config, v)]
+        code = "cuda.nccl_other_cuda" if matching or not config.version else "cuda.nccl_not_offered"
         return Issue(
             code=code,
             message=f"NVIDIA's repository has no {what} for CUDA {_list(cudas)}",
             because=[
                 f"it has {', '.join((matching or there)[:6])}" if there else "it has none at all",
                 "libnccl2 works with one CUDA major: the one of its suffix",
-                *self.offer.errors[:3],
+                *self.available.errors[:3],
             ],
             hint="",
         )
@@ -313,14 +313,19 @@ class Libraries:
     # --- shared -----------------------------------------------------------------------------------------------
 
     def _kept(
-        self, wish: LibraryWish, cuda: str, library: str, header: str, late: Callable[[str, str, str], tuple[str, ...]]
+        self,
+        config: LibraryConfig,
+        cuda: str,
+        library: str,
+        header: str,
+        late: Callable[[str, str, str], tuple[str, ...]],
     ) -> Pick | None:
         """The installed pair where it is what is wanted and whole."""
-        if self.update and not wish.revision and not (wish.version and wish.version.count(".") >= 3):
+        if self.update and not config.revision and not (config.version and config.version.count(".") >= 3):
             return None
         rows = self.facts.packages
         have = rows.get(library)
-        if have is None or not have.installed or not self._matches(wish, have.version):
+        if have is None or not have.installed or not self._matches(config, have.version):
             return None
         built = cuda_names.suffix(have.version)
         package = cuda_names.parse(library, have.version)
@@ -348,23 +353,23 @@ class Libraries:
         if self.gpus and len(lacking) == len(self.gpus):
             return None
         because = "it is installed; cuda_toolkit_update: true would move it on"
-        return Pick(wish, cuda, have.version, pair, because, lacking)
+        return Pick(config, cuda, have.version, pair, because, lacking)
 
     @staticmethod
-    def _matches(wish: LibraryWish, version: str) -> bool:
+    def _matches(config: LibraryConfig, version: str) -> bool:
         """True when a Debian version is what is asked for: every part that the wish names."""
-        if wish.version is None:
+        if config.version is None:
             return True
-        if not same(wish.version, str(cuda_names.upstream(version))):
+        if not same(config.version, str(cuda_names.upstream(version))):
             return False
-        if wish.suffix and cuda_names.suffix(version) != wish.suffix:
+        if config.suffix and cuda_names.suffix(version) != config.suffix:
             return False
         revision = version.rsplit("-", 1)[-1].split("+")[0]
-        return wish.revision is None or revision == wish.revision
+        return config.revision is None or revision == config.revision
 
-    def _offered(self, name: str, version: str) -> Candidate | None:
-        assert self.offer is not None  # noqa: S101
-        return next((c for c in self.offer.versions(name) if c.version == version), None)
+    def _available(self, name: str, version: str) -> Candidate | None:
+        assert self.available is not None  # noqa: S101
+        return next((c for c in self.available.versions(name) if c.version == version), None)
 
     def _pair(self, library: str, header: str, version: str) -> dict[str, str]:
         """Library, headers and what those need at exactly that version. Installed headers go along in any case."""
@@ -372,7 +377,7 @@ class Libraries:
         todo = [header] if self.headers or is_there(self.facts.packages, header) else []
         while todo:
             name = todo.pop()
-            candidate = self._offered(name, version)
+            candidate = self._available(name, version)
             if candidate is None or name in found:
                 continue
             found[name] = version
@@ -381,7 +386,7 @@ class Libraries:
         return found
 
     def _cards(self) -> str:
-        return and_([gpu.name for gpu in self.gpus])
+        return join_and([gpu.name for gpu in self.gpus])
 
     def _ccs(self) -> list[str]:
         return [f"{gpu.name} has compute capability {gpu.cc}" for gpu in self.gpus if gpu.cc]
@@ -392,14 +397,14 @@ def own_major(pick: Pick) -> str:
     return pick.upstream.split(".")[0]
 
 
-def in_the_way(facts: Facts, offer: Offer | None, wanted: dict[str, str]) -> list[str]:
+def in_the_way(facts: Facts, available: Candidates | None, wanted: dict[str, str]) -> list[str]:
     """Installed cuDNN and NCCL packages that cannot stay beside what is wanted: by name, and by the Conflicts of the offer."""
     found = set()
     for name in facts.packages:
         package = cuda_names.parse(name)
         if package is None or package.kind != "cudnn" or name in wanted or not is_there(facts.packages, name):
             continue
-        if any(_keep_out(offer, name, facts.packages[name].version, w, v) for w, v in wanted.items()):
+        if any(_keep_out(available, name, facts.packages[name].version, w, v) for w, v in wanted.items()):
             found.add(name)
     while True:
         # cudnn9-cuda-12 and cudnn, which only lead to what goes
@@ -418,15 +423,15 @@ def in_the_way(facts: Facts, offer: Offer | None, wanted: dict[str, str]) -> lis
         found |= more
 
 
-def _keep_out(offer: Offer | None, name: str, version: str, wanted: str, at: str) -> bool:
+def _keep_out(available: Candidates | None, name: str, version: str, wanted: str, at: str) -> bool:
     """True when an installed cuDNN package and a wanted one keep each other out, by either one's word or by the rule."""
     package = cuda_names.parse(name)
     # A package of headers is there from 9.10 on, with its conflict, whatever the offer still has of it.
     by_rule = _same_own(name, wanted) or (package is not None and package.base.endswith("-headers"))
     return (
         (by_rule and not cuda_names.can_stand_beside(name, wanted))
-        or _names_it(offer, wanted, at, name, version)
-        or _names_it(offer, name, version, wanted, at)
+        or _names_it(available, wanted, at, name, version)
+        or _names_it(available, name, version, wanted, at)
     )
 
 
@@ -435,9 +440,9 @@ def _same_own(one: str, other: str) -> bool:
     return left is not None and right is not None and left.cudnn == right.cudnn
 
 
-def _names_it(offer: Offer | None, wanted: str, at: str, name: str, version: str) -> bool:
+def _names_it(available: Candidates | None, wanted: str, at: str, name: str, version: str) -> bool:
     """True when the wanted version of a package conflicts with another by its own name."""
-    candidate = next((c for c in offer.versions(wanted) if c.version == at), None) if offer else None
+    candidate = next((c for c in available.versions(wanted) if c.version == at), None) if available else None
     return candidate is not None and any(
         relation.name == name and relation.allows(version)
         for group in relations(candidate.conflicts)
@@ -445,7 +450,7 @@ def _names_it(offer: Offer | None, wanted: str, at: str, name: str, version: str
     )
 
 
-def without_conflicts(offer: Offer | None, picks: list[Pick]) -> tuple[dict[str, str], list[str]]:
+def without_conflicts(available: Candidates | None, picks: list[Pick]) -> tuple[dict[str, str], list[str]]:
     """Return the packages of several picks together, and those that had to be left out: headers of the older cuDNN."""
     together: dict[str, str] = {}
     for pick in picks:
@@ -455,7 +460,7 @@ def without_conflicts(offer: Offer | None, picks: list[Pick]) -> tuple[dict[str,
         package = cuda_names.parse(name)
         if package and package.kind == "cudnn" and package.base.endswith("-dev"):
             others = {n: v for n, v in together.items() if not _same_own(n, name)}
-            if any(_names_it(offer, other, version, name, together[name]) for other, version in others.items()):
+            if any(_names_it(available, other, version, name, together[name]) for other, version in others.items()):
                 out.append(name)
     return {n: v for n, v in together.items() if n not in out}, out
 

@@ -128,8 +128,8 @@ def cudnn(facts: Facts, expect: Expect) -> Check:
         return _unlike(facts, expect, "cudnn", unlike[0], evidence)
     if not packages and not libraries:
         return skipped("no cuDNN", evidence)
-    told = [cuda_names.upstream(version) for _, _, version in runtime] or [row.version or "?" for row in libraries]
-    return passed(", ".join(dict.fromkeys(told)) or "headers only", evidence)
+    versions = [cuda_names.upstream(version) for _, _, version in runtime] or [row.version or "?" for row in libraries]
+    return passed(", ".join(dict.fromkeys(versions)) or "headers only", evidence)
 
 
 def _untrue(row: Owned, version: str, evidence: list[str]) -> Check:
@@ -205,8 +205,8 @@ def nccl(facts: Facts, expect: Expect) -> Check:
         return _unlike(facts, expect, "nccl", unlike[0], evidence)
     if not packages and not libraries:
         return skipped("no NCCL", evidence)
-    told = [version.replace("-1+", "+") for _, _, version in runtime] or [row.version or "?" for row in libraries]
-    return passed(", ".join(told) or "headers only", evidence)
+    shown = [version.replace("-1+", "+") for _, _, version in runtime] or [row.version or "?" for row in libraries]
+    return passed(", ".join(shown) or "headers only", evidence)
 
 
 # --- the loader --------------------------------------------------------------------------------------------
@@ -256,8 +256,8 @@ def libraries(facts: Facts, expect: Expect) -> Check:
         groups.setdefault(row.soname, []).append(row)
     for soname, found in sorted(groups.items()):
         if len(found) > 1:
-            told = [f"{row.path} ({row.version or '?'}, {owner(row)})" for row in found]
-            evidence.append(f"{soname}: {told[0]}, before {', '.join(told[1:])}")
+            versions = [f"{row.path} ({row.version or '?'}, {owner(row)})" for row in found]
+            evidence.append(f"{soname}: {versions[0]}, before {', '.join(versions[1:])}")
     if false:
         return failed(
             f"{false[0].path} is a link by hand to {false[0].version}",

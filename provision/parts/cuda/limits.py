@@ -6,10 +6,10 @@ from provision.catalog import Catalog, Gpu
 from provision.catalog.toolkits import elsewhere, holders, newest_run, runs, targets
 from provision.errors import UsageError
 from provision.facts import Facts
-from provision.parts.cuda.desired import CudaDecision, CudaWish
+from provision.parts.cuda.desired import CudaConfig, CudaDecision
 from provision.parts.cuda.preconditions import leave
 from provision.parts.cuda.variables import Wanted
-from provision.parts.decision import Decision, and_
+from provision.parts.decision import Decision, join_and
 
 REPOSITORY = "NVIDIA's repository"
 
@@ -47,7 +47,7 @@ def check_driver(catalog: Catalog, wanted: list[Wanted], version: str | None, ou
     if partly:
         out.warn(
             "cuda.minor_compatibility",
-            f"driver {version} runs CUDA {and_(partly)} by minor-version compatibility only",
+            f"driver {version} runs CUDA {join_and(partly)} by minor-version compatibility only",
             [
                 f"in full it runs CUDA up to {newest}",
                 "compiled code runs; PTX of a newer toolkit does not: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)",
@@ -56,7 +56,7 @@ def check_driver(catalog: Catalog, wanted: list[Wanted], version: str | None, ou
         )
 
 
-def check_gpus(catalog: Catalog, wish: CudaWish, wanted: list[Wanted], gpus: list[Gpu], out: CudaDecision) -> None:
+def check_gpus(catalog: Catalog, config: CudaConfig, wanted: list[Wanted], gpus: list[Gpu], out: CudaDecision) -> None:
     """Refuse a toolkit that compiles for none of the GPUs; where it serves a part of them, name the others."""
     for item in wanted:
         degrees = {gpu.name: catalog.toolkit_support(item.minor, gpu) for gpu in gpus}
@@ -69,17 +69,17 @@ def check_gpus(catalog: Catalog, wish: CudaWish, wanted: list[Wanted], gpus: lis
         because += [f"{gpu.name} is not in the catalog" for gpu in late if not gpu.cc]
         if any(degrees[gpu.name] == "jit" for gpu in late):
             because.append("programs that carry PTX may still start; nvcc and the libraries have no code for it")
-        message = f"CUDA {item.text} does not compile for {and_([gpu.name for gpu in late])}"
-        if len(known) == len(gpus) and wish.unsupported_gpu != "warn":
+        message = f"CUDA {item.text} does not compile for {join_and([gpu.name for gpu in late])}"
+        if len(known) == len(gpus) and config.unsupported_gpu != "warn":
             out.block("cuda.gpu_not_supported", message, because, "")
         else:
             out.warn("cuda.gpu_not_supported" if known else "catalog.uncertain", message, because)
 
 
-def check_repository(catalog: Catalog, facts: Facts, wish: CudaWish, out: CudaDecision) -> None:
+def check_repository(catalog: Catalog, facts: Facts, config: CudaConfig, out: CudaDecision) -> None:
     """Refuse a release or architecture that NVIDIA has no repository for (scenario N1), where no mirror is named."""
     ubuntu, arch = facts.host.os.version_id, facts.host.arch
-    if wish.repo_url:
+    if config.repo_url:
         return
     try:
         catalog.repository("cuda", ubuntu=ubuntu, arch=arch)
@@ -89,15 +89,15 @@ def check_repository(catalog: Catalog, facts: Facts, wish: CudaWish, out: CudaDe
             "cuda.no_repository",
             f"there is no repository of NVIDIA for Ubuntu {ubuntu} on {arch}",
             [error.issue.message, f"there are some for Ubuntu {', '.join(rows.ubuntu)} on {', '.join(rows.machines)}"],
-            f"{leave(wish)}; CUDA from conda, wheels or a container needs no repository",
+            f"{leave(config)}; CUDA from conda, wheels or a container needs no repository",
         )
 
 
-def check_held(catalog: Catalog, ubuntu: str, wish: CudaWish, wanted: list[Wanted], out: CudaDecision) -> None:
+def check_available(catalog: Catalog, ubuntu: str, config: CudaConfig, wanted: list[Wanted], out: CudaDecision) -> None:
     """Refuse toolkits that the repository of this Ubuntu is not known to hold, before apt is asked."""
     for item in wanted:
-        if not wish.repo_url and not catalog.cuda_in_repository(item.minor, ubuntu=ubuntu):
-            refuse_not_held(catalog, ubuntu, item, [], out)
+        if not config.repo_url and not catalog.cuda_in_repository(item.minor, ubuntu=ubuntu):
+            refuse_not_available(catalog, ubuntu, item, [], out)
 
 
 def refuse_unread(errors: list[str], out: CudaDecision) -> None:
@@ -110,7 +110,7 @@ def refuse_unread(errors: list[str], out: CudaDecision) -> None:
     )
 
 
-def refuse_not_held(catalog: Catalog, ubuntu: str, item: Wanted, errors: list[str], out: CudaDecision) -> None:
+def refuse_not_available(catalog: Catalog, ubuntu: str, item: Wanted, errors: list[str], out: CudaDecision) -> None:
     """Say where else a toolkit comes from. errors: of the repository, where it could not be read."""
     release = catalog.ubuntu(ubuntu) if ubuntu in catalog.ubuntu_data.releases else None
     held, because = holders(catalog, item.minor), list(errors[:4])
@@ -119,7 +119,7 @@ def refuse_not_held(catalog: Catalog, ubuntu: str, item: Wanted, errors: list[st
     if ubuntu in held:
         because.append("the catalog knows it there: a mirror may hold a part only, or NVIDIA took it away")
     elif held:
-        because.append(f"that of Ubuntu {and_(held)} has it")
+        because.append(f"that of Ubuntu {join_and(held)} has it")
     out.block(
         "cuda.not_in_repository",
         f"{REPOSITORY} for Ubuntu {ubuntu} has no CUDA {item.text}",

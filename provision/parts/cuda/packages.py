@@ -9,7 +9,7 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, deb_version, driver_names
 from provision.facts import Package
-from provision.parts.candidates import Candidate, Offer, Relation, relations
+from provision.parts.candidates import Candidate, Candidates, Relation, relations
 
 _CONFIG = "cuda-toolkit-config-common"
 # Brings what a toolkit is made of; one of these says that a toolkit is meant, not a library that another package needs.
@@ -127,13 +127,15 @@ class ReleaseSet:
     drivers: list[str] = field(default_factory=list)
 
 
-def releases_of(offer: Offer, version: str, profile: str) -> list[str]:
+def releases_of(available: Candidates, version: str, profile: str) -> list[str]:
     """Releases of a toolkit that a repository has, newest first."""
     name = cuda_names.release_package(version, profile)
-    return list(dict.fromkeys(cuda_names.release(c.version) for c in offer.versions(name)))
+    return list(dict.fromkeys(cuda_names.release(c.version) for c in available.versions(name)))
 
 
-def release_set(offer: Offer, version: str, profile: str, release: str, more: Iterable[str] = ()) -> ReleaseSet:
+def release_set(
+    available: Candidates, version: str, profile: str, release: str, more: Iterable[str] = ()
+) -> ReleaseSet:
     """Work out the set that a release was made of.
 
     Of every part the lowest offered version that satisfies each relation of the release's metapackages and of what they
@@ -142,26 +144,26 @@ def release_set(offer: Offer, version: str, profile: str, release: str, more: It
     driver's, or that brings it, is ever taken.
     """
     found = ReleaseSet(release)
-    bounds = _bounds_of_release(offer, version, release)
+    bounds = _bounds_of_release(available, version, release)
     top = cuda_names.top_packages(version, profile)
-    roots = [*top, *[name for name in more if offer.versions(name)]]
+    roots = [*top, *[name for name in more if available.versions(name)]]
     for name in top:
-        at = [c.version for c in offer.versions(name) if cuda_names.release(c.version) == release]
+        at = [c.version for c in available.versions(name) if cuda_names.release(c.version) == release]
         if at:
             bounds.setdefault(name, []).append(Relation(name, "=", at[0]))
     # A part may tighten what was chosen before it was seen: gone through again until nothing moves.
     while True:
         before = {name: len(rows) for name, rows in bounds.items()}
-        found = _walk(offer, roots, bounds, release, version)
+        found = _walk(available, roots, bounds, release, version)
         if before == {name: len(rows) for name, rows in bounds.items()}:
             return found
 
 
-def _bounds_of_release(offer: Offer, version: str, release: str) -> dict[str, list[Relation]]:
+def _bounds_of_release(available: Candidates, version: str, release: str) -> dict[str, list[Relation]]:
     """What the metapackages of a release say of its parts, also those outside the profile."""
     bounds: dict[str, list[Relation]] = {}
-    for name in parts_of(offer.packages, version):
-        for candidate in offer.versions(name):
+    for name in parts_of(available.packages, version):
+        for candidate in available.versions(name):
             if cuda_names.release(candidate.version) == release:
                 _add(bounds, candidate)
     return bounds
@@ -175,14 +177,16 @@ def _add(bounds: dict[str, list[Relation]], candidate: Candidate) -> None:
                 rows.append(relation)
 
 
-def _walk(offer: Offer, roots: list[str], bounds: dict[str, list[Relation]], release: str, version: str) -> ReleaseSet:
+def _walk(
+    available: Candidates, roots: list[str], bounds: dict[str, list[Relation]], release: str, version: str
+) -> ReleaseSet:
     found = ReleaseSet(release)
     todo = [(name, "") for name in reversed(roots)]
     while todo:
         name, because = todo.pop()
         if name in found.chosen:
             continue
-        candidate = _lowest(offer, name, bounds.get(name, ()))
+        candidate = _lowest(available, name, bounds.get(name, ()))
         if candidate is None:
             want = " and ".join(f"{r.op} {r.version}" for r in bounds.get(name, ()) if r.op) or "any version"
             found.missing.append(f"{name} ({want}){because}")
@@ -192,12 +196,12 @@ def _walk(offer: Offer, roots: list[str], bounds: dict[str, list[Relation]], rel
         for group in relations(candidate.depends):
             own = [relation for relation in group if is_part(relation.name)]
             if own:
-                offered = [r.name for r in own if offer.versions(r.name)]
-                if offered or len(own) == len(group):
-                    todo.append(((offered or [own[0].name])[0], f", which {name} needs"))
+                listed = [r.name for r in own if available.versions(r.name)]
+                if listed or len(own) == len(group):
+                    todo.append(((listed or [own[0].name])[0], f", which {name} needs"))
             elif all(_is_drivers(relation.name) for relation in group):
                 found.drivers.append(f"{name} needs {' | '.join(relation.name for relation in group)}")
-    _settle_config(offer, found, bounds, version)
+    _settle_config(available, found, bounds, version)
     return found
 
 
@@ -206,12 +210,12 @@ def _is_drivers(name: str) -> bool:
     return driver_names.is_driver_package(name) or (package is not None and package.kind == "meta_with_driver")
 
 
-def _lowest(offer: Offer, name: str, bounds: Iterable[Relation]) -> Candidate | None:
-    fit = [c for c in offer.versions(name) if all(relation.allows(c.version) for relation in bounds)]
+def _lowest(available: Candidates, name: str, bounds: Iterable[Relation]) -> Candidate | None:
+    fit = [c for c in available.versions(name) if all(relation.allows(c.version) for relation in bounds)]
     return min(fit, key=lambda candidate: by_version(candidate.version), default=None)
 
 
-def _settle_config(offer: Offer, found: ReleaseSet, bounds: dict[str, list[Relation]], version: str) -> None:
+def _settle_config(available: Candidates, found: ReleaseSet, bounds: dict[str, list[Relation]], version: str) -> None:
     """The shared configuration packages are asked for without a version; they come from the source of cudart.
 
     Source: control files of cuda-toolkit-config-common 13.0.96 and its kin (Source: cuda-cudart).
@@ -221,7 +225,7 @@ def _settle_config(offer: Offer, found: ReleaseSet, bounds: dict[str, list[Relat
         package = cuda_names.parse(name)
         if cudart and package is not None and package.base == _CONFIG:
             own = [*bounds.get(name, ()), Relation(name, ">=", cudart)]
-            candidate = _lowest(offer, name, own)
+            candidate = _lowest(available, name, own)
             if candidate is not None:
                 found.chosen[name] = candidate.version
 

@@ -19,7 +19,7 @@ from provision.parts.apt import PartPlan
 from provision.parts.base import Headline, Host, Part, headline
 from provision.parts.check import CudaExpect, DriverNeed
 from provision.parts.cuda import checks, library_checks
-from provision.parts.cuda.desired import library_wishes
+from provision.parts.cuda.desired import library_configs
 from provision.parts.cuda.packages import is_there
 from provision.parts.cuda.plan import UNATTENDED, plan_cuda
 from provision.parts.cuda.preconditions import current_default
@@ -53,7 +53,7 @@ class CudaPart(Part[CudaDecision, LockedCuda]):
     # --- plan
 
     def decide(self, host: Host) -> CudaDecision:
-        return resolve_cuda(host.desired.cuda, host.facts, host.catalog, host.offers, host.driver)
+        return resolve_cuda(host.desired.cuda, host.facts, host.catalog, host.candidates, host.driver)
 
     def patterns(self, host: Host, sources: Collection[str]) -> list[str]:
         return list(PATTERNS) if "cuda" in sources else []
@@ -183,7 +183,7 @@ class CudaPart(Part[CudaDecision, LockedCuda]):
             bool(locked.nccl),
         )
 
-    def words(self, locked: LockedCuda) -> list[str]:
+    def name_parts(self, locked: LockedCuda) -> list[str]:
         return ["cuda", *sorted(locked.releases, key=natural)]
 
     def flat(self, locked: LockedCuda) -> dict[str, str]:
@@ -209,18 +209,18 @@ def _cudnn(locked: LockedCuda) -> str | None:
 def _satisfied(text: str, there: Iterable[str]) -> bool:
     """Every version that is asked for ("9", "9.14, 8", "2.28.3+cuda12.8") is among those of the lock."""
     have = list(there)
-    wishes = library_wishes(text)
-    if wishes is None:
+    configs = library_configs(text)
+    if configs is None:
         # unreadable: resolve says so
         return True
     return all(
         any(
-            str(cuda_names.upstream(version)).split(".")[: len((wish.version or "").split("."))]
-            == (wish.version or "").split(".")
-            and wish.suffix in (None, cuda_names.suffix(version))
+            str(cuda_names.upstream(version)).split(".")[: len((config.version or "").split("."))]
+            == (config.version or "").split(".")
+            and config.suffix in (None, cuda_names.suffix(version))
             for version in have
         )
-        for wish in wishes
+        for config in configs
     )
 
 

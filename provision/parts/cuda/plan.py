@@ -16,8 +16,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_name
 from provision.facts import Facts
 from provision.parts.apt import AptPart, PartPlan
 from provision.parts.cuda.files import absent_files, wanted_files
-from provision.parts.cuda.resolve import CudaDecision, CudaTarget, CudaWish
-from provision.parts.decision import and_, cuda_key
+from provision.parts.cuda.resolve import CudaConfig, CudaDecision, CudaTarget
+from provision.parts.decision import cuda_key, join_and
 from provision.parts.driver.plan import LEGACY_URIS, cuda_entries
 from provision.parts.plan import Step
 
@@ -26,7 +26,7 @@ LINK = "/usr/local/cuda"
 UNATTENDED = ("cuda-(?!drivers)", "libcudnn", "libnccl")
 
 
-def plan_cuda(wish: CudaWish, facts: Facts, decision: CudaDecision, source: dict[str, Any] | None) -> PartPlan:
+def plan_cuda(config: CudaConfig, facts: Facts, decision: CudaDecision, source: dict[str, Any] | None) -> PartPlan:
     """Return what has to change for decided toolkits. source: NVIDIA's repository as apt.query's SourceSpec."""
     target = decision.target
     steps: list[Step] = []
@@ -39,30 +39,30 @@ def plan_cuda(wish: CudaWish, facts: Facts, decision: CudaDecision, source: dict
     if source and target.versions:
         apt.repositories.append(({**source, "legacy_uris": LEGACY_URIS}, "the toolkits come from NVIDIA's repository"))
         apt.omitted = cuda_entries(facts)
-    if wish.hold and target.versions:
+    if config.hold and target.versions:
         apt.unattended = list(UNATTENDED)
         apt.unattended_because = "unattended-upgrades must not move the toolkits"
     _packages(facts, target, steps)
-    _hold(wish, facts, target, apt, steps)
-    environment = _environment(wish, facts, decision, target, steps)
+    _hold(config, facts, target, apt, steps)
+    environment = _environment(config, facts, decision, target, steps)
     return PartPlan({"environment": environment}, apt, steps, _summary(target))
 
 
 def _summary(target: CudaTarget) -> str:
-    words = [
+    names = [
         version + (" (default)" if version == target.default and len(target.versions) > 1 else "")
         for version in target.versions
     ]
     libraries = [f"cuDNN {version}" for version in sorted(set(target.cudnn.values()))]
     if target.nccl:
         libraries.append(f"NCCL {target.nccl}")
-    return ", ".join([f"CUDA {and_(words)}" if words else "no CUDA", *libraries])
+    return ", ".join([f"CUDA {join_and(names)}" if names else "no CUDA", *libraries])
 
 
 def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
     if target.packages:
         new = [v for v in target.versions if any(_toolkit_of(name) == v for name in target.packages)]
-        what = [f"CUDA {and_(new)}"] if new else []
+        what = [f"CUDA {join_and(new)}"] if new else []
         kinds = {package.kind for package in map(cuda_names.parse, target.packages) if package}
         what += [word for kind, word in (("cudnn", "cuDNN"), ("nccl", "NCCL")) if kind in kinds]
         because = "cuda_toolkit_versions lists " + ("it" if len(new) == 1 else "them")
@@ -73,12 +73,12 @@ def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
         # cuda-toolkit-config-common and its like
         if not what:
             what, because = ["what toolkits share"], "it goes with the toolkits that are listed"
-        steps.append(Step(id="packages", part="cuda", title=f"install {and_(what)}", because=because))
+        steps.append(Step(id="packages", part="cuda", title=f"install {join_and(what)}", because=because))
     if target.remove:
         gone = sorted({_toolkit_of(name) or name for name in target.remove}, key=_version_key)
         gone = [f"CUDA {item}" if item[0].isdigit() else item for item in gone]
         because = "; ".join(dict.fromkeys(_why_removed(facts, name) for name in sorted(target.remove)))
-        shown = and_(gone) if len(gone) <= 4 else f"{', '.join(gone[:4])} and {len(gone) - 4} more"
+        shown = join_and(gone) if len(gone) <= 4 else f"{', '.join(gone[:4])} and {len(gone) - 4} more"
         title = f"remove {shown}"
         steps.append(Step(id="packages", part="cuda", title=title, because=because, details=sorted(target.remove)))
 
@@ -103,10 +103,10 @@ def _version_key(text: str) -> tuple[Any, ...]:
     return (0, cuda_key(text), "") if text[0].isdigit() else (1, (), text)
 
 
-def _hold(wish: CudaWish, facts: Facts, target: CudaTarget, apt: AptPart, steps: list[Step]) -> None:
+def _hold(config: CudaConfig, facts: Facts, target: CudaTarget, apt: AptPart, steps: list[Step]) -> None:
     here = sorted(name for name in target.names if name in facts.packages and facts.packages[name].installed)
     coming = sorted(target.packages)
-    if not wish.hold:
+    if not config.hold:
         apt.extra_release = sorted(target.names)
         held = [name for name in here if facts.packages[name].held]
         if held:
@@ -129,15 +129,15 @@ def _hold(wish: CudaWish, facts: Facts, target: CudaTarget, apt: AptPart, steps:
 
 
 def _environment(
-    wish: CudaWish, facts: Facts, decision: CudaDecision, target: CudaTarget, steps: list[Step]
+    config: CudaConfig, facts: Facts, decision: CudaDecision, target: CudaTarget, steps: list[Step]
 ) -> dict[str, Any] | None:
     """Files, links and what of ours is no longer wanted; None where all is as it should be."""
     files: dict[str, str] = {}
-    if wish.environment:
+    if config.environment:
         files = wanted_files(
             target.versions,
             target.default,
-            ld_library_path=wish.ld_library_path,
+            ld_library_path=config.ld_library_path,
             shells=facts.cuda.shells,
             arch=facts.host.arch,
         )

@@ -12,9 +12,9 @@ from provision.catalog import Catalog, CudaMinor, Gpu
 from provision.catalog.toolkits import host_compiler
 from provision.facts import CudaLink, Facts
 from provision.parts.cuda.checks import gutted, put_back
-from provision.parts.cuda.desired import CudaDecision, CudaWish
+from provision.parts.cuda.desired import CudaConfig, CudaDecision
 from provision.parts.cuda.packages import installed_toolkits, is_there, parts_of
-from provision.parts.decision import and_
+from provision.parts.decision import join_and
 
 LINK = "/usr/local/cuda"
 _ALTERNATIVES = "/etc/alternatives/"
@@ -43,16 +43,16 @@ def was_managed(facts: Facts) -> bool:
     return apt_files.sources_path("cuda") in facts.own_files and held
 
 
-def leave(wish: CudaWish) -> str:
+def leave(config: CudaConfig) -> str:
     """The settings that leave CUDA on a host alone, as a hint has them."""
     parts = ["cuda_toolkit_versions: []"]
     # "auto" is what goes with the toolkits: nothing, where there are none.
-    named = [name for name in ("cudnn", "nccl") if getattr(wish, name) not in ("none", "auto")]
+    named = [name for name in ("cudnn", "nccl") if getattr(config, name) not in ("none", "auto")]
     parts += [f"cuda_toolkit_{name}: none" for name in named]
     return " and ".join(parts) + " leaves CUDA on this host alone"
 
 
-def check_system(facts: Facts, wish: CudaWish, out: CudaDecision) -> None:
+def check_system(facts: Facts, config: CudaConfig, out: CudaDecision) -> None:
     """Refuse what is not Ubuntu."""
     host = facts.host.os
     if host.id != "ubuntu":
@@ -60,11 +60,11 @@ def check_system(facts: Facts, wish: CudaWish, out: CudaDecision) -> None:
             "cuda.not_ubuntu",
             f"{host.pretty or host.id} is not Ubuntu",
             ["this tool provisions Ubuntu hosts"],
-            leave(wish),
+            leave(config),
         )
 
 
-def check_folders(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDecision) -> None:
+def check_folders(facts: Facts, config: CudaConfig, minors: list[str], out: CudaDecision) -> None:
     """Refuse what stands where a toolkit or its link has to go and is not ours to delete; name what is taken over."""
     majors = {minor.split(".")[0] for minor in minors}
     links = [LINK, *[f"{LINK}-{major}" for major in sorted(majors, key=int)]]
@@ -79,7 +79,7 @@ def check_folders(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDeci
                     "somebody put it there; it is not ours to delete",
                     f"the toolkits need {link.path} as a link to one of them",
                 ],
-                f"move it away, for example: mv {link.path} {link.path}.old; or {leave(wish)}",
+                f"move it away, for example: mv {link.path} {link.path}.old; or {leave(config)}",
             )
         elif not _is_alternative(facts, link):
             out.warn(
@@ -97,11 +97,11 @@ def check_folders(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDeci
                 "cuda.folder_in_the_way",
                 f"{toolkit.path} holds a toolkit that apt does not own",
                 ["a runfile or a person put it there; apt would write its files among those"],
-                f"remove it first (a runfile brings {toolkit.path}/bin/cuda-uninstaller); or {leave(wish)}",
+                f"remove it first (a runfile brings {toolkit.path}/bin/cuda-uninstaller); or {leave(config)}",
             )
 
 
-def check_files(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDecision) -> None:
+def check_files(facts: Facts, config: CudaConfig, minors: list[str], out: CudaDecision) -> None:
     """Refuse to build on toolkits that dpkg has and whose files somebody deleted: apt takes them for installed."""
     here = {toolkit.version: toolkit for toolkit in facts.cuda.toolkits if toolkit.path == f"{LINK}-{toolkit.version}"}
     installed = [name for name, package in facts.packages.items() if package.installed]
@@ -114,7 +114,7 @@ def check_files(facts: Facts, wish: CudaWish, minors: list[str], out: CudaDecisi
                 "cuda.files_gone",
                 f"files of packages are gone from {folder}",
                 ["somebody deleted them; for dpkg the packages are installed, so apt would do nothing"],
-                f"{put_back(folder)}; or {leave(wish)}",
+                f"{put_back(folder)}; or {leave(config)}",
             )
 
 
@@ -124,14 +124,14 @@ def _is_alternative(facts: Facts, link: CudaLink) -> bool:
     )
 
 
-def look_around(
-    facts: Facts, catalog: Catalog, wish: CudaWish, gpus: list[Gpu], toolkits: list[CudaMinor], out: CudaDecision
+def check_host(
+    facts: Facts, catalog: Catalog, config: CudaConfig, gpus: list[Gpu], toolkits: list[CudaMinor], out: CudaDecision
 ) -> None:
     """Warn of what will trouble those who use the toolkits."""
-    if wish.profile != "runtime":
+    if config.profile != "runtime":
         _compilers(facts, toolkits, out)
     _forward_compatibility(facts, catalog, gpus, out)
-    _pulls_driver(facts, wish, out)
+    _pulls_driver(facts, config, out)
 
 
 def _compilers(facts: Facts, toolkits: list[CudaMinor], out: CudaDecision) -> None:
@@ -153,7 +153,7 @@ def _forward_compatibility(facts: Facts, catalog: Catalog, gpus: list[Gpu], out:
     if found and others:
         out.warn(
             "cuda.forward_compatibility",
-            f"{and_(found)} is for data-center GPUs, not for {and_([g.name for g in others])}",
+            f"{join_and(found)} is for data-center GPUs, not for {join_and([g.name for g in others])}",
             [
                 "programs that find its libcuda end with error 804: forward compatibility was attempted on non supported HW"
             ],
@@ -161,17 +161,17 @@ def _forward_compatibility(facts: Facts, catalog: Catalog, gpus: list[Gpu], out:
         )
 
 
-def _pulls_driver(facts: Facts, wish: CudaWish, out: CudaDecision) -> None:
+def _pulls_driver(facts: Facts, config: CudaConfig, out: CudaDecision) -> None:
     found = sorted(
         n
         for n in facts.packages
         if is_there(facts.packages, n) and (p := cuda_names.parse(n)) and p.kind == "meta_with_driver"
     )
     if found:
-        kept = "held with the toolkits, so that it does not" if wish.hold else "not held: cuda_toolkit_hold is false"
+        kept = "held with the toolkits, so that it does not" if config.hold else "not held: cuda_toolkit_hold is false"
         out.warn(
             "cuda.metapackage_with_driver",
-            f"a next version of {and_(found)} would bring another driver",
+            f"a next version of {join_and(found)} would bring another driver",
             [kept, "toolkits need cuda-toolkit-X-Y only"],
             f"apt-get remove {' '.join(found)} takes away nothing else; the toolkits stay",
         )

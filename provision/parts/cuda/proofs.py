@@ -12,10 +12,10 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import compile as prove_compile
 from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
-from ansible_collections.gpu.provision.plugins.module_utils.prove.sizes import MIB, size_words
+from ansible_collections.gpu.provision.plugins.module_utils.prove.sizes import MIB, size_text
 from provision.parts.driver import links
 from provision.parts.driver.proofs import NO_LINK
-from provision.parts.proof import Bounds, Judging, Row, Told
+from provision.parts.proof import Bounds, Judging, Row, Verdict
 from provision.parts.proof import outcome as outcome_of
 
 # status, sentences, hint
@@ -88,7 +88,7 @@ def judge_nccl(
     library: Library,
     host_hints: list[str],
     exported: Mapping[str, str],
-) -> Told:
+) -> Verdict:
     """Judge what prove.nccl.allreduce found.
 
     cards, pairs: of the survey, those that took part; library: of judge_library; host_hints: sentences;
@@ -104,14 +104,14 @@ def judge_nccl(
     numbers = {"init_ms": done["init_ms"]}
     evidence = list(library[1]) + [f"a login exports {name}={value}" for name, value in sorted(exported.items())]
     for row in done["rows"]:
-        name = "allreduce_" + size_words(row["bytes"])
+        name = "allreduce_" + size_text(row["bytes"])
         numbers[name + "_us"] = row["us"]
         # Below that the time of a call counts, not the links.
         wide = done["cards"] > 1 and row["bytes"] >= MIB
         if wide:
             numbers[name + "_bus_gb_per_s"] = row["bus_gb_per_s"]
         bus = f", bus {row['bus_gb_per_s']:.1f} GB/s" if wide else ""
-        evidence.append(f"{size_words(row['bytes'])}: {row['us']:.1f} us{bus}")
+        evidence.append(f"{size_text(row['bytes'])}: {row['us']:.1f} us{bus}")
     if done["wrong"]:
         return (
             "fail",
@@ -143,12 +143,12 @@ def judge_nccl(
         )
     link = links.expected(cards, pairs, bandwidth) if bandwidth else NO_LINK
     share = bandwidth.allreduce.get(link["way"]) if bandwidth else None
-    status, words = links.judge_rate(best, link["gb_per_s"], share, least)
+    status, text = links.judge_rate(best, link["gb_per_s"], share, least)
     evidence.append(f"{done['cards']} cards, {link['words']}")
     if status == "pass":
         return (
             "pass",
-            f"NCCL {done['version']} sums right over {done['cards']} cards, bus {words}",
+            f"NCCL {done['version']} sums right over {done['cards']} cards, bus {text}",
             evidence,
             None,
             numbers,
@@ -157,10 +157,10 @@ def judge_nccl(
     slowing = [f"{name}={value}" for name, value in sorted(exported.items()) if name in _SLOWING]
     if slowing:
         hint = f"unset {', '.join(slowing)} in the login's start files: it keeps NCCL from the quick way"
-    return (status, f"all-reduce over {done['cards']} cards is slow: bus {words}", evidence + host_hints, hint, numbers)
+    return (status, f"all-reduce over {done['cards']} cards is slow: bus {text}", evidence + host_hints, hint, numbers)
 
 
-def judge_cudnn(outcome: Outcome, library: Library) -> Told:
+def judge_cudnn(outcome: Outcome, library: Library) -> Verdict:
     """Judge what prove.cudnn.convolve found. library: of judge_library."""
     evidence = list(library[1])
     if not outcome.ok:
@@ -176,7 +176,7 @@ def judge_cudnn(outcome: Outcome, library: Library) -> Told:
     return "pass", f"cuDNN {done['version']} convolves right", evidence, None, {}
 
 
-def judge_compile(version: str, outcome: Outcome, no_card: str | None) -> Told:
+def judge_compile(version: str, outcome: Outcome, no_card: str | None) -> Verdict:
     """Return (status, message, evidence, hint, numbers) for a toolkit.
 
     outcome: of the job build; no_card: why there is no card to run on, else None.
@@ -251,7 +251,7 @@ def _library(what: str, found: Row, bounds: Bounds, outcome: Outcome | None) -> 
     return judge_library(what, login, outcome_of(plain) if plain else None, found["library_path"], version, installed)
 
 
-def _nccl(found: Row, bounds: Bounds) -> Told:
+def _nccl(found: Row, bounds: Bounds) -> Verdict:
     outcome = outcome_of(found["outcome"]) if "outcome" in found else None
     library = _library("NCCL", found, bounds, outcome)
     if outcome is None:
@@ -262,7 +262,7 @@ def _nccl(found: Row, bounds: Bounds) -> Told:
     return status, message, evidence + found["why"], hint, numbers
 
 
-def _cudnn(found: Row, bounds: Bounds) -> Told:
+def _cudnn(found: Row, bounds: Bounds) -> Verdict:
     outcome = outcome_of(found["outcome"]) if "outcome" in found else None
     library = _library("cuDNN", found, bounds, outcome)
     if outcome is None:
@@ -270,7 +270,7 @@ def _cudnn(found: Row, bounds: Bounds) -> Told:
     return judge_cudnn(outcome, library)
 
 
-def _compile(found: Row, bounds: Bounds) -> Told:
+def _compile(found: Row, bounds: Bounds) -> Verdict:
     status, message, evidence, hint, numbers = judge_compile(
         found["version"], outcome_of(found["outcome"]), found["no_card"]
     )

@@ -15,18 +15,18 @@ from provision.catalog.toolkits import runs
 from provision.catalog.versions import key, minor
 from provision.errors import Issue
 from provision.facts import Facts
-from provision.parts.candidates import Offer
+from provision.parts.candidates import Candidates
 from provision.parts.cuda import preconditions as cudahost
-from provision.parts.cuda.desired import CudaDecision, CudaTarget, CudaWish
+from provision.parts.cuda.desired import CudaConfig, CudaDecision, CudaTarget
 from provision.parts.cuda.libraries import Libraries, Pick, in_the_way, without_conflicts
 from provision.parts.cuda.limits import (
     REPOSITORY,
+    check_available,
     check_driver,
     check_gpus,
-    check_held,
     check_repository,
     driver_version,
-    refuse_not_held,
+    refuse_not_available,
     refuse_unread,
 )
 from provision.parts.cuda.packages import (
@@ -40,21 +40,21 @@ from provision.parts.cuda.packages import (
     to_change,
     whole,
 )
-from provision.parts.cuda.suggest import CudaWaysOut
+from provision.parts.cuda.suggest import CudaSuggestions
 from provision.parts.cuda.variables import Asked, Wanted, read
-from provision.parts.decision import Decision, and_, distinct
+from provision.parts.decision import Decision, distinct, join_and
 
-__all__ = ["PATTERNS", "CudaDecision", "CudaTarget", "CudaWish", "resolve_cuda"]
+__all__ = ["PATTERNS", "CudaDecision", "CudaTarget", "CudaConfig", "resolve_cuda"]
 
 # What apt is to be asked for, as apt.query's patterns.
 PATTERNS: tuple[str, ...] = cuda_names.PATTERNS
 
 
 def resolve_cuda(
-    wish: CudaWish,
+    config: CudaConfig,
     facts: Facts,
     catalog: Catalog,
-    offers: dict[str, Offer],
+    candidates: dict[str, Candidates],
     driver: Decision,
     today: date | None = None,
 ) -> CudaDecision:
@@ -64,17 +64,23 @@ def resolve_cuda(
     decision; while it still asks, the driver is not judged. Returns a CudaDecision with a target, with blockers, with
     ``ask`` set to "cuda", or, where no toolkit is wanted, with none of them.
     """
-    return CudaResolver(wish, facts, catalog, offers, driver, today or date.today()).run()
+    return CudaResolver(config, facts, catalog, candidates, driver, today or date.today()).run()
 
 
 class CudaResolver:
     """Decides for one host: what rules a toolkit out, what stays, what comes, and why."""
 
     def __init__(
-        self, wish: CudaWish, facts: Facts, catalog: Catalog, offers: dict[str, Offer], driver: Decision, today: date
+        self,
+        config: CudaConfig,
+        facts: Facts,
+        catalog: Catalog,
+        candidates: dict[str, Candidates],
+        driver: Decision,
+        today: date,
     ) -> None:
-        self.wish, self.facts, self.catalog, self.driver, self.today = wish, facts, catalog, driver, today
-        self.offers, self.offer = offers, offers.get("cuda")
+        self.config, self.facts, self.catalog, self.driver, self.today = config, facts, catalog, driver, today
+        self.candidates, self.available = candidates, candidates.get("cuda")
         self.out = CudaDecision()
         self.gpus: list[Gpu] = distinct(driver.gpus)
         self.ubuntu = facts.host.os.version_id
@@ -82,22 +88,22 @@ class CudaResolver:
 
     def run(self) -> CudaDecision:
         self.decide()
-        CudaWaysOut(self).name()
+        CudaSuggestions(self).add()
         return self.out
 
     def decide(self) -> CudaDecision:
-        out, wish = self.out, self.wish
-        self.asked = read(wish, self.catalog, out)
+        out, config = self.out, self.config
+        self.asked = read(config, self.catalog, out)
         if out.blockers:
             return out
         if not self.asked.toolkits:
             self._remove_all()
             return out
-        cudahost.check_system(self.facts, wish, out)
-        cudahost.check_folders(self.facts, wish, self.asked.minors, out)
-        cudahost.check_files(self.facts, wish, self.asked.minors, out)
+        cudahost.check_system(self.facts, config, out)
+        cudahost.check_folders(self.facts, config, self.asked.minors, out)
+        cudahost.check_files(self.facts, config, self.asked.minors, out)
         check_driver(self.catalog, self.asked.toolkits, self.driver_version, out)
-        check_gpus(self.catalog, wish, self.asked.toolkits, self.gpus, out)
+        check_gpus(self.catalog, config, self.asked.toolkits, self.gpus, out)
         if not out.blockers:
             self._choose()
         return out
@@ -109,13 +115,13 @@ class CudaResolver:
     @property
     def headers(self) -> bool:
         """Programs are compiled here, not only run."""
-        return self.wish.profile != "runtime"
+        return self.config.profile != "runtime"
 
     def _default(self) -> str:
         """The minor that /usr/local/cuda leads to."""
-        wish, minors = self.wish, self.asked.minors
-        if wish.default:
-            chosen, because = minor(wish.default), "asked for"
+        config, minors = self.config, self.asked.minors
+        if config.default:
+            chosen, because = minor(config.default), "asked for"
         else:
             now = cudahost.current_default(self.facts)
             chosen = now if now in minors else minors[-1]
@@ -128,7 +134,7 @@ class CudaResolver:
     def _choose(self) -> None:
         kept = {w.minor: found for w in self.asked.toolkits if (found := self._kept(w)) is not None}
         rest = [wanted for wanted in self.asked.toolkits if wanted.minor not in kept]
-        if rest and not self._has_offer(rest):
+        if rest and not self._has_candidates(rest):
             return
         releases: dict[str, str] = {}
         changes: dict[str, str] = {}
@@ -156,29 +162,29 @@ class CudaResolver:
             return
         self._set_target(releases, default, changes, belonging, picks)
 
-    def _has_offer(self, wanted: list[Wanted]) -> bool:
+    def _has_candidates(self, wanted: list[Wanted]) -> bool:
         """True when apt has answered; else it is to be asked, or there is nothing to ask it for."""
-        check_repository(self.catalog, self.facts, self.wish, self.out)
-        if self.offer is None and not self.out.blockers:
-            check_held(self.catalog, self.ubuntu, self.wish, wanted, self.out)
-        if self.offer is None and not self.out.blockers:
+        check_repository(self.catalog, self.facts, self.config, self.out)
+        if self.available is None and not self.out.blockers:
+            check_available(self.catalog, self.ubuntu, self.config, wanted, self.out)
+        if self.available is None and not self.out.blockers:
             self.out.ask = "cuda"
         if self._is_unread():
-            refuse_unread(self.offer.errors if self.offer else [], self.out)
-        return self.offer is not None and not self.out.blockers
+            refuse_unread(self.available.errors if self.available else [], self.out)
+        return self.available is not None and not self.out.blockers
 
     def _is_unread(self) -> bool:
         """apt was asked and could not read the repository: what it lacks is not known then."""
-        offer = self.offer
-        return bool(offer and offer.errors) and not any(
-            cuda_names.is_cuda_package(name) for name in (offer.packages if offer else ())
+        available = self.available
+        return bool(available and available.errors) and not any(
+            cuda_names.is_cuda_package(name) for name in (available.packages if available else ())
         )
 
     def _kept(self, wanted: Wanted) -> tuple[str, list[str]] | None:
         """(release, names) of an installed toolkit that is what is wanted and whole."""
-        if self.wish.update and not wanted.release:
+        if self.config.update and not wanted.release:
             return None
-        rows, profile = self.facts.packages, self.wish.profile
+        rows, profile = self.facts.packages, self.config.profile
         release = installed_release(rows, wanted.minor, profile)
         if release is None or (wanted.release and wanted.release != release):
             return None
@@ -187,30 +193,30 @@ class CudaResolver:
 
     def _choose_release(self, wanted: Wanted) -> tuple[str, list[str], dict[str, str]] | None:
         """(release, names, what apt is asked for), or None with the refusal said."""
-        assert self.offer is not None  # noqa: S101
-        offer, profile, rows = self.offer, self.wish.profile, self.facts.packages
-        there = releases_of(offer, wanted.minor, profile)
+        assert self.available is not None  # noqa: S101
+        available, profile, rows = self.available, self.config.profile, self.facts.packages
+        there = releases_of(available, wanted.minor, profile)
         if not there:
-            refuse_not_held(self.catalog, self.ubuntu, wanted, offer.errors, self.out)
+            refuse_not_available(self.catalog, self.ubuntu, wanted, available.errors, self.out)
             return None
         have = installed_release(rows, wanted.minor, profile)
         if wanted.release and wanted.release not in there:
             self.out.block(
                 "cuda.release_not_offered",
                 f"{REPOSITORY} does not have CUDA {wanted.release}",
-                [*offer.errors[:3], f"of {wanted.minor} it has {', '.join(there)}"],
+                [*available.errors[:3], f"of {wanted.minor} it has {', '.join(there)}"],
                 "",
             )
             return None
         release, because = wanted.release or there[0], f"the newest release of {wanted.minor} in {REPOSITORY}"
         if wanted.release:
             because = "asked for"
-        elif have in there and not self.wish.update:
+        elif have in there and not self.config.update:
             release, because = (str(have), "it is installed; what it lacks comes from the same release")
         elif have and have not in there and not _newer(release + "-1", have + "-1"):
             because = f"the newest of {wanted.minor} that {REPOSITORY} has; the installed {have} is not there any more"
         more = [name for name in parts_of(rows, wanted.minor) if is_there(rows, name)]
-        found = release_set(offer, wanted.minor, profile, release, more)
+        found = release_set(available, wanted.minor, profile, release, more)
         if found.drivers:
             self.out.block(
                 "cuda.pulls_driver",
@@ -223,7 +229,7 @@ class CudaResolver:
             self.out.block(
                 "cuda.incomplete",
                 f"{REPOSITORY} has CUDA {release} without all that it is made of",
-                [*offer.errors[:3], *found.missing[:6]],
+                [*available.errors[:3], *found.missing[:6]],
                 "try again later: a mirror may be in the middle of a sync",
             )
             return None
@@ -243,7 +249,14 @@ class CudaResolver:
             if any(self.catalog.toolkit_support(m, gpu) in ("native", "binary") for m in minors)
         ]
         libraries = Libraries(
-            self.facts, self.catalog, self.offer, served or self.gpus, minors, default, self.headers, self.wish.update
+            self.facts,
+            self.catalog,
+            self.available,
+            served or self.gpus,
+            minors,
+            default,
+            self.headers,
+            self.config.update,
         )
         picks: list[Pick] = []
         for what, answer in (
@@ -251,14 +264,14 @@ class CudaResolver:
             ("NCCL", libraries.nccl(self.asked.nccl[0]) if self.asked.nccl else []),
         ):
             if answer is None:
-                self._has_offer([])
+                self._has_candidates([])
                 return None
             if isinstance(answer, Issue) and self._is_unread():
-                self._has_offer([])
+                self._has_candidates([])
                 return None
             if isinstance(answer, Issue):
                 asked = self.asked.cudnn if what == "cuDNN" else self.asked.nccl
-                if any(wish.version for wish in asked):
+                if any(config.version for config in asked):
                     self.out.blockers.append(answer)
                 else:
                     # "auto" is what fits, if anything does.
@@ -274,13 +287,13 @@ class CudaResolver:
         others = sorted({m.split(".")[0] for m in minors} - {pick.major}, key=int)
         because = pick.because
         if others:
-            because += f"; it serves CUDA {pick.major}, not {and_(others)}"
+            because += f"; it serves CUDA {pick.major}, not {join_and(others)}"
         shown = pick.version if cuda_names.suffix(pick.version) else pick.upstream
         self.out.reason(what, f"{shown} for CUDA {pick.major}", because)
         if pick.late:
             self.out.warn(
                 f"cuda.{what.lower()}_gpu",
-                f"{what} {shown} has no code for {and_(list(pick.late))}",
+                f"{what} {shown} has no code for {join_and(list(pick.late))}",
                 ["it serves the other GPUs of this host"],
             )
         built, version = cuda_names.suffix(pick.version), self.driver_version
@@ -297,7 +310,7 @@ class CudaResolver:
         self, releases: dict[str, str], default: str, changes: dict[str, str], belonging: set[str], picks: list[Pick]
     ) -> None:
         rows = self.facts.packages
-        libraries, left_out = without_conflicts(self.offer, picks)
+        libraries, left_out = without_conflicts(self.available, picks)
         for name in left_out:
             self.out.warn(
                 "cuda.cudnn_headers",
@@ -309,14 +322,14 @@ class CudaResolver:
             have = rows.get(name)
             if have is None or not have.installed or have.version != version:
                 changes[name] = version
-        remove = set(in_the_way(self.facts, self.offer, libraries))
+        remove = set(in_the_way(self.facts, self.available, libraries))
         if remove:
             self.out.reason("removed", ", ".join(sorted(remove)), "cannot stand beside the cuDNN that is wanted")
         remove |= self._pruned(belonging | set(libraries))
         remove |= self._distribution(libraries)
         moving = {name for name in rows if is_there(rows, name) and self._would_move(name)} - remove
-        cudahost.look_around(
-            self.facts, self.catalog, self.wish, self.gpus, [w.toolkit for w in self.asked.toolkits], self.out
+        cudahost.check_host(
+            self.facts, self.catalog, self.config, self.gpus, [w.toolkit for w in self.asked.toolkits], self.out
         )
         cudahost.warn_half_installed(self.facts, belonging | remove, self.out)
         self.out.target = CudaTarget(
@@ -335,10 +348,10 @@ class CudaResolver:
         extra = installed_toolkits(self.facts.packages)
         if not extra or not cudahost.was_managed(self.facts):
             return
-        if not self.wish.prune:
+        if not self.config.prune:
             self.out.reason(
                 "left alone",
-                f"CUDA {and_(extra)}",
+                f"CUDA {join_and(extra)}",
                 "cuda_toolkit_versions is empty; cuda_toolkit_prune: true would remove it",
             )
             return
@@ -356,12 +369,14 @@ class CudaResolver:
         extra = [version for version in installed_toolkits(rows) if version not in minors]
         if not extra:
             return set()
-        if not self.wish.prune:
-            self.out.reason("left alone", f"CUDA {and_(extra)}", "not listed; cuda_toolkit_prune: true would remove it")
+        if not self.config.prune:
+            self.out.reason(
+                "left alone", f"CUDA {join_and(extra)}", "not listed; cuda_toolkit_prune: true would remove it"
+            )
             return set()
         going = set(only_theirs(rows, extra, belonging))
         self.out.reason(
-            "removed", f"CUDA {and_(extra)}", f"not listed, and cuda_toolkit_prune is true: {len(going)} packages"
+            "removed", f"CUDA {join_and(extra)}", f"not listed, and cuda_toolkit_prune is true: {len(going)} packages"
         )
         return going
 
@@ -379,10 +394,10 @@ class CudaResolver:
         if replaced:
             self.out.warn(
                 "cuda.replaces_other",
-                f"{and_(replaced)} of another origin gives way to NVIDIA's",
+                f"{join_and(replaced)} of another origin gives way to NVIDIA's",
                 [f"{name} {rows[name].version}" for name in replaced],
             )
-        if rest and self.wish.remove_distribution:
+        if rest and self.config.remove_distribution:
             self.out.reason("removed", ", ".join(rest), "cuda_toolkit_remove_distribution is true")
             return set(rest)
         if rest:

@@ -10,7 +10,7 @@ from provision.catalog.toolkits import nearest, runs
 from provision.catalog.versions import minor
 from provision.lib.suggest import combined, suggest
 from provision.parts.cuda.preconditions import leave
-from provision.parts.decision import DriverWish
+from provision.parts.decision import DriverConfig
 
 if TYPE_CHECKING:
     from provision.parts.cuda.resolve import CudaResolver
@@ -44,13 +44,13 @@ _HAS_WAY_OUT = frozenset(
 )
 
 
-class CudaWaysOut:
+class CudaSuggestions:
     """Looks for other values of our variables that would work on the host of a resolver."""
 
     def __init__(self, resolver: CudaResolver) -> None:
-        self.resolver, self.wish = resolver, resolver.wish
+        self.resolver, self.config = resolver, resolver.config
 
-    def name(self) -> None:
+    def add(self) -> None:
         """Put a way out that works at the head of each hint: tried by resolving again, never guessed."""
         named = [issue for issue in self.resolver.out.blockers if issue.code in _HAS_WAY_OUT]
         way = self._fewest() if named else ""
@@ -59,7 +59,7 @@ class CudaWaysOut:
             if issue.code == "cuda.gpu_not_supported" and self._works({"unsupported_gpu": "warn"}):
                 other = "cuda_toolkit_unsupported_gpu: warn installs it all the same"
             issue.hint = "; or ".join(filter(None, [way, other, issue.hint])) or (
-                f"{leave(self.wish)}; no other value is known to work here"
+                f"{leave(self.config)}; no other value is known to work here"
             )
 
     def _fewest(self) -> str:
@@ -69,16 +69,16 @@ class CudaWaysOut:
 
     def _changes(self) -> list[tuple[str, Any]]:
         """Single variables that could be set otherwise, the smallest change first."""
-        wish = self.wish
+        config = self.config
         found: list[tuple[str, Any]] = []
-        if wish.default:
+        if config.default:
             found.append(("default", ""))
-        if wish.profile not in ("runtime", "compiler", "full"):
+        if config.profile not in ("runtime", "compiler", "full"):
             found.append(("profile", "full"))
-        for name, text in (("cudnn", wish.cudnn), ("nccl", wish.nccl)):
+        for name, text in (("cudnn", config.cudnn), ("nccl", config.nccl)):
             if text != "none":
                 found += [(name, item) for item in [*self._apart(text), "auto", "none"] if item != text]
-        found += [("versions", versions) for versions in self._instead() if versions != wish.versions]
+        found += [("versions", versions) for versions in self._instead() if versions != config.versions]
         return found
 
     @staticmethod
@@ -88,7 +88,7 @@ class CudaWaysOut:
 
     def _instead(self) -> list[tuple[str, ...]]:
         """Other lists of toolkits: each that cannot be had by the nearest that can; then without those."""
-        listed = self.wish.versions
+        listed = self.config.versions
         if not listed:
             newest = [m.version for m in reversed(self.resolver.catalog.cuda_minors)]
             found = next((v for v in newest if self._alone(v)), None)
@@ -100,14 +100,14 @@ class CudaWaysOut:
             if text in good:
                 changed += [text] if minor(text) not in {minor(t) for t in changed} else []
                 continue
-            other = next((v for v in self._near(text) if v not in taken and self._alone(v)), None)
+            other = next((v for v in self._nearest(text) if v not in taken and self._alone(v)), None)
             if other:
                 changed.append(other)
         without = [text for text in good if minor(text) not in {minor(t) for t in good[: good.index(text)]}]
         lists = [tuple(changed), *([tuple(without)] if without else [])]
         return [versions for versions in dict.fromkeys(lists) if versions]
 
-    def _near(self, text: str) -> list[str]:
+    def _nearest(self, text: str) -> list[str]:
         written = re.search(r"[0-9]+\.[0-9]+", text)
         numbers = text.split(".")
         if not all(number.isdigit() for number in numbers):
@@ -125,11 +125,11 @@ class CudaWaysOut:
         )
 
     def _profile(self) -> str:
-        return self.wish.profile if self.wish.profile in ("runtime", "compiler", "full") else "full"
+        return self.config.profile if self.config.profile in ("runtime", "compiler", "full") else "full"
 
     def _works(self, change: dict[str, Any]) -> bool:
-        wish, old = replace(self.wish, **change), self.resolver
-        trial = type(old)(wish, old.facts, old.catalog, old.offers, old.driver, old.today)
+        config, old = replace(self.config, **change), self.resolver
+        trial = type(old)(config, old.facts, old.catalog, old.candidates, old.driver, old.today)
         trial.decide()
         # "auto" that finds nothing is no way out. Where apt has not been asked, what the catalog knows must do.
         target = trial.out.target
@@ -143,8 +143,8 @@ class CudaWaysOut:
         old = self.resolver
         if old.driver.target is None:
             return ""
-        wish = DriverWish(branch="recommended", toolkits=old.wish.versions)
-        decision = resolve_driver(wish, old.facts, old.catalog, old.offers, old.today)
+        config = DriverConfig(branch="recommended", toolkits=old.config.versions)
+        decision = resolve_driver(config, old.facts, old.catalog, old.candidates, old.today)
         if decision.blockers:
             return ""
         if decision.target is None:
@@ -172,7 +172,7 @@ class CudaWaysOut:
             if branch.number in able
             and branch.is_long_term_or_production
             and not branch.is_ended(old.today)
-            and old.catalog.offers(branch.number, ubuntu=old.ubuntu)
+            and old.catalog.known_series(branch.number, ubuntu=old.ubuntu)
         ]
 
 

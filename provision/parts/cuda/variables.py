@@ -10,8 +10,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_name
 from provision.catalog import Catalog, CudaMinor
 from provision.catalog.versions import key, minor
 from provision.errors import UsageError
-from provision.parts.cuda.desired import CudaDecision, CudaWish, LibraryWish, library_wishes
-from provision.parts.decision import and_
+from provision.parts.cuda.desired import CudaConfig, CudaDecision, LibraryConfig, library_configs
+from provision.parts.decision import join_and
 
 
 @dataclass(frozen=True)
@@ -32,53 +32,53 @@ class Asked:
     """toolkits: oldest first. cudnn and nccl: empty for "none"."""
 
     toolkits: list[Wanted] = field(default_factory=list)
-    cudnn: list[LibraryWish] = field(default_factory=list)
-    nccl: list[LibraryWish] = field(default_factory=list)
+    cudnn: list[LibraryConfig] = field(default_factory=list)
+    nccl: list[LibraryConfig] = field(default_factory=list)
 
     @property
     def minors(self) -> list[str]:
         return [wanted.minor for wanted in self.toolkits]
 
 
-def read(wish: CudaWish, catalog: Catalog, out: CudaDecision) -> Asked:
+def read(config: CudaConfig, catalog: Catalog, out: CudaDecision) -> Asked:
     """Return what is asked; what cannot be read, cannot exist or contradicts itself is refused in ``out``."""
-    asked = Asked(cudnn=_library("cudnn", wish.cudnn, out), nccl=_library("nccl", wish.nccl, out))
+    asked = Asked(cudnn=_library("cudnn", config.cudnn, out), nccl=_library("nccl", config.nccl, out))
     majors = [item.major for item in asked.cudnn]
     if len(set(majors)) < len(majors):
         out.block(
             "cuda.cudnn_side_by_side",
-            f"cuDNN {and_([w.text for w in asked.cudnn])} cannot be installed side by side",
+            f"cuDNN {join_and([w.text for w in asked.cudnn])} cannot be installed side by side",
             ["one cuDNN of a major is installed at a time, whatever CUDA it is for"],
             "",
         )
     if len(asked.nccl) > 1:
         out.block(
             "cuda.nccl_side_by_side",
-            f"NCCL {and_([w.text for w in asked.nccl])} cannot be installed side by side",
+            f"NCCL {join_and([w.text for w in asked.nccl])} cannot be installed side by side",
             ["there is one package libnccl2"],
             "",
         )
-    if not wish.versions:
+    if not config.versions:
         # "auto" is what goes with the toolkits: nothing, where there are none.
         named = [f"cuda_toolkit_{name}" for name in ("cudnn", "nccl") if any(w.version for w in getattr(asked, name))]
         if named:
             verb = "is" if len(named) == 1 else "are"
             out.block(
                 "cuda.library_without_toolkit",
-                f"{and_(named)} {verb} set, and there is no toolkit to go with",
+                f"{join_and(named)} {verb} set, and there is no toolkit to go with",
                 ["cuda_toolkit_versions is empty", "which build fits is decided by the toolkit's CUDA major"],
                 "",
             )
         return asked
-    found = [_toolkit(text, catalog, out) for text in wish.versions]
+    found = [_toolkit(text, catalog, out) for text in config.versions]
     asked.toolkits = sorted((wanted for wanted in found if wanted), key=lambda wanted: key(wanted.minor))
-    _check_list(wish, asked, out)
+    _check_list(config, asked, out)
     return asked
 
 
-def _library(name: str, text: str, out: CudaDecision) -> list[LibraryWish]:
-    wishes = library_wishes(text)
-    if wishes is None:
+def _library(name: str, text: str, out: CudaDecision) -> list[LibraryConfig]:
+    configs = library_configs(text)
+    if configs is None:
         example = '"9" or "9.14.0.64"' if name == "cudnn" else '"2.21.5" or "2.21.5-1+cuda12.4"'
         out.block(
             f"cuda.{name}_unreadable",
@@ -86,7 +86,7 @@ def _library(name: str, text: str, out: CudaDecision) -> list[LibraryWish]:
             [f"write none, auto, or a version such as {example}"],
             "",
         )
-    return wishes or []
+    return configs or []
 
 
 def _toolkit(text: str, catalog: Catalog, out: CudaDecision) -> Wanted | None:
@@ -107,27 +107,27 @@ def _toolkit(text: str, catalog: Catalog, out: CudaDecision) -> Wanted | None:
     return Wanted(text, toolkit, text if text.count(".") == 2 else None)
 
 
-def _check_list(wish: CudaWish, asked: Asked, out: CudaDecision) -> None:
+def _check_list(config: CudaConfig, asked: Asked, out: CudaDecision) -> None:
     for twice in sorted({m for m in asked.minors if asked.minors.count(m) > 1}, key=key):
         texts = [wanted.text for wanted in asked.toolkits if wanted.minor == twice]
         out.block(
             "cuda.duplicate",
-            f"CUDA {twice} is asked for twice: {and_(texts)}",
+            f"CUDA {twice} is asked for twice: {join_and(texts)}",
             [f"/usr/local/cuda-{twice} holds one release"],
             "",
         )
-    if wish.profile not in cuda_names.PROFILES:
+    if config.profile not in cuda_names.PROFILES:
         out.block(
             "cuda.unknown_profile",
-            f"there is no profile {wish.profile!r}",
-            [f"there are {and_(list(cuda_names.PROFILES))}"],
+            f"there is no profile {config.profile!r}",
+            [f"there are {join_and(list(cuda_names.PROFILES))}"],
             "",
         )
-    listed = any(wish.default in (wanted.minor, wanted.text) for wanted in asked.toolkits)
-    if wish.default and not listed and not out.blockers:
+    listed = any(config.default in (wanted.minor, wanted.text) for wanted in asked.toolkits)
+    if config.default and not listed and not out.blockers:
         out.block(
             "cuda.default_not_listed",
-            f"cuda_toolkit_default is {wish.default}, which is not in cuda_toolkit_versions",
-            [f"listed: {', '.join(wish.versions)}"],
+            f"cuda_toolkit_default is {config.default}, which is not in cuda_toolkit_versions",
+            [f"listed: {', '.join(config.versions)}"],
             "",
         )

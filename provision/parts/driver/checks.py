@@ -12,7 +12,7 @@ from provision.parts.check import Expect, check, failed, passed, skipped, warned
 from provision.parts.driver.installed import (
     RIVALS,
     driver_packages,
-    is_set_aside,
+    is_passthrough,
     modules_of,
     next_boot_problems,
     own_gpus,
@@ -49,14 +49,14 @@ def gpus_on_bus(facts: Facts, expect: Expect) -> Check:
 def bound(facts: Facts, expect: Expect) -> Check:
     """Every GPU is bound to the nvidia module."""
     own = own_gpus(facts)
-    aside = [f"{gpu.slot} is set aside ({gpu.driver})" for gpu in facts.gpus if is_set_aside(gpu.driver)]
+    given_away = [f"{gpu.slot} is set aside ({gpu.driver})" for gpu in facts.gpus if is_passthrough(gpu.driver)]
     if not own:
-        return skipped("every GPU is set aside for virtual machines" if aside else "no GPU", aside)
+        return skipped("every GPU is set aside for virtual machines" if given_away else "no GPU", given_away)
     others = [gpu for gpu in own if gpu.driver != "nvidia"]
-    evidence = [f"{gpu.slot} is bound to {gpu.driver or 'nothing'}" for gpu in others] + aside
+    evidence = [f"{gpu.slot} is bound to {gpu.driver or 'nothing'}" for gpu in others] + given_away
     if not others:
-        message = f"{len(own)} bound to nvidia, {len(aside)} set aside for virtual machines"
-        return passed(message if aside else "all bound to nvidia", aside)
+        message = f"{len(own)} bound to nvidia, {len(given_away)} set aside for virtual machines"
+        return passed(message if given_away else "all bound to nvidia", given_away)
     if any(gpu.driver in RIVALS for gpu in others):
         hint = "block nouveau and nova, rebuild every initramfs, reboot: provision apply does it"
     elif facts.module.loaded is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from provision.parts.proof import Row, Told
+from provision.parts.proof import Row, Verdict
 
 # status, sentence, hint
 _Sick = tuple[str, str, str]
@@ -18,7 +18,7 @@ POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x04, 0x08, 0x20, 
 CLOCK_SHARE = 0.5
 
 
-def judge(cards: Sequence[Row], lost: Sequence[Row], samples: Mapping[int, Sequence[Row]]) -> Told:
+def judge(cards: Sequence[Row], lost: Sequence[Row], samples: Mapping[int, Sequence[Row]]) -> Verdict:
     """Return (status, message, evidence, hint, numbers).
 
     samples: {index of card: [samples under load]}; a card without samples was not loaded, and is told as such.
@@ -33,15 +33,15 @@ def judge(cards: Sequence[Row], lost: Sequence[Row], samples: Mapping[int, Seque
         found = at_rest(card)
         load = samples.get(index) or []
         found += under_load(card, load)
-        rows += [(status, f"card {index}: {words}", hint) for status, words, hint in found]
+        rows += [(status, f"card {index}: {text}", hint) for status, text, hint in found]
         evidence.append(f"card {index}: {describe(card, load)}")
         numbers.update((f"gpu{index}_{name}", value) for name, value in measured(card, load).items())
     rows += mismatches(cards)
-    evidence = [words for _, words, _ in rows] + evidence
+    evidence = [text for _, text, _ in rows] + evidence
     for status in ("fail", "warn"):
         bad = [row for row in rows if row[0] == status]
         if bad:
-            return status, "; ".join(words for _, words, _ in bad[:4]), evidence, bad[0][2], numbers
+            return status, "; ".join(text for _, text, _ in bad[:4]), evidence, bad[0][2], numbers
     loaded = sum(1 for card in cards if samples.get(card["index"]))
     message = f"{loaded} of {len(cards)} cards healthy at rest and at work"
     if loaded < len(cards):
@@ -58,8 +58,8 @@ def at_rest(card: Row) -> list[_Sick]:
     found: list[_Sick] = []
     ecc = card["ecc"]
 
-    def add(status: str, words: str, hint: str) -> None:
-        found.append((status, words, hint))
+    def add(status: str, text: str, hint: str) -> None:
+        found.append((status, text, hint))
 
     if ecc["volatile_uncorrected"]:
         add(
@@ -140,13 +140,13 @@ def under_load(card: Row, load: Sequence[Row]) -> list[_Sick]:
             )
         )
     pcie = card["pcie"]
-    for name, most_name, words in (("generation", "max_generation", "generation"), ("width", "max_width", "width")):
+    for name, most_name, text in (("generation", "max_generation", "generation"), ("width", "max_width", "width")):
         now = max((sample[name] for sample in load if sample[name]), default=None)
         if now and pcie[most_name] and now < pcie[most_name]:
             found.append(
                 (
                     "warn",
-                    f"PCIe {words} is {now} under load, card and slot can do {pcie[most_name]}",
+                    f"PCIe {text} is {now} under load, card and slot can do {pcie[most_name]}",
                     "reseat the card; riser, cable and BIOS settings of the slot",
                 )
             )
@@ -164,20 +164,16 @@ def mismatches(cards: Sequence[Row]) -> list[_Sick]:
         for card in twins:
             versions.setdefault(card["vbios"], []).append(str(card["index"]))
         if len(versions) > 1:
-            words = "; ".join(
-                f"{version} on {', '.join(where)}" for version, where in sorted(versions.items(), key=str)
-            )
+            text = "; ".join(f"{version} on {', '.join(where)}" for version, where in sorted(versions.items(), key=str))
             found.append(
-                ("warn", f"{name} cards have different firmware: {words}", "the server's vendor has the updates")
+                ("warn", f"{name} cards have different firmware: {text}", "the server's vendor has the updates")
             )
         # How many links a card should have depends on board and bridges; its twins tell.
         best = max(_links_up(card) for card in twins)
         for card in twins:
             if _links_up(card) < best:
-                words = f"card {card['index']}: {_links_up(card)} NVLinks are up, its twins have {best}"
-                found.append(
-                    ("warn", words, "nvidia-smi nvlink -s; reseat the bridge, or see the fabric manager's log")
-                )
+                text = f"card {card['index']}: {_links_up(card)} NVLinks are up, its twins have {best}"
+                found.append(("warn", text, "nvidia-smi nvlink -s; reseat the bridge, or see the fabric manager's log"))
         modes = {card["ecc"]["on"] for card in twins}
         if len(modes) > 1:
             found.append(("warn", f"{name} cards differ in ECC", "nvidia-smi -e 1, then a reset"))
@@ -201,30 +197,30 @@ def describe(card: Row, load: Sequence[Row]) -> str:
     """One line about a card: what was read, and what is not there to be read."""
     ecc, pcie = card["ecc"], card["pcie"]
     ever = "?" if ecc["aggregate_uncorrected"] is None else ecc["aggregate_uncorrected"]
-    words = [
+    text = [
         "ECC off" if ecc["on"] is False else "ECC not there" if ecc["on"] is None else f"ECC {ever} uncorrected ever"
     ]
     if ecc["remapped"]:
-        words.append(f"{ecc['remapped']['corrected'] + ecc['remapped']['uncorrected']} rows remapped")
+        text.append(f"{ecc['remapped']['corrected'] + ecc['remapped']['uncorrected']} rows remapped")
     if any(ecc["retired_pages"]):
-        words.append(f"{sum(count or 0 for count in ecc['retired_pages'])} pages retired")
+        text.append(f"{sum(count or 0 for count in ecc['retired_pages'])} pages retired")
     if load:
         best = load[-1]
-        words.append(
+        text.append(
             f"at work {best['sm_mhz']} MHz, {best['power_w']} W, {best['temperature']} C, "
             f"PCIe {best['generation']} x{best['width']}"
         )
         if any((sample["reasons"] or 0) & POWER_CAP for sample in load):
-            words.append("held by its power limit")
+            text.append("held by its power limit")
     else:
-        words.append("not loaded")
+        text.append("not loaded")
     if pcie["card_generation"] and pcie["max_generation"] and pcie["max_generation"] < pcie["card_generation"]:
-        words.append(f"its slot does PCIe {pcie['max_generation']}, the card could do {pcie['card_generation']}")
+        text.append(f"its slot does PCIe {pcie['max_generation']}, the card could do {pcie['card_generation']}")
     if card["nvlinks"]:
-        words.append(f"{_links_up(card)} of {len(card['nvlinks'])} NVLinks up")
+        text.append(f"{_links_up(card)} of {len(card['nvlinks'])} NVLinks up")
     if card["vbios"]:
-        words.append(f"firmware {card['vbios']}")
-    return ", ".join(words)
+        text.append(f"firmware {card['vbios']}")
+    return ", ".join(text)
 
 
 def _links_up(card: Row) -> int:

@@ -15,7 +15,7 @@ from provision.facts import DiskModule, Facts, Gpu
 RIVALS = ("nouveau", "nova_core", "nova")
 # Kernel drivers that hold a card for a virtual machine: somebody set that up, it never happens by itself.
 # vfio-pci, nvgrace-gpu-vfio-pci, xen-pciback, …
-_SET_ASIDE = ("vfio", "pci-stub", "pciback")
+_PASSTHROUGH_DRIVERS = ("vfio", "pci-stub", "pciback")
 # cuda-repo-ubuntu2404-12-8-local_*.deb and nvidia-driver-local-repo-*.deb lay a whole repository down in /var.
 _LOCAL_REPOSITORY = re.compile(r"^(?:file|copy):.*/(?:cuda-repo-|nvidia-driver-local-repo-)")
 _CARRIES_FLAVOUR = {
@@ -118,14 +118,14 @@ def stale_holds(facts: Facts) -> list[str]:
     )
 
 
-def is_set_aside(driver: str | None) -> bool:
+def is_passthrough(driver: str | None) -> bool:
     """True for a card that is handed to a virtual machine: no driver of this host is to have it."""
-    return any(word in (driver or "") for word in _SET_ASIDE)
+    return any(word in (driver or "") for word in _PASSTHROUGH_DRIVERS)
 
 
 def own_gpus(facts: Facts) -> list[Gpu]:
     """The GPUs that this host's driver is to drive."""
-    return [gpu for gpu in facts.gpus if not is_set_aside(gpu.driver)]
+    return [gpu for gpu in facts.gpus if not is_passthrough(gpu.driver)]
 
 
 def modules_of(facts: Facts, kernel: str) -> list[DiskModule]:

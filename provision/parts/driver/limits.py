@@ -11,7 +11,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.catalog import Branch, Gpu
 from provision.errors import UsageError
-from provision.parts.decision import CHANNELS, and_, cuda_key, distinct
+from provision.parts.decision import CHANNELS, cuda_key, distinct, join_and
 from provision.parts.driver.removed import removed_driver
 
 if TYPE_CHECKING:
@@ -25,7 +25,12 @@ class DriverLimits:
 
     def __init__(self, resolver: Resolver) -> None:
         self.resolver = resolver
-        self.wish, self.facts, self.catalog, self.out = (resolver.wish, resolver.facts, resolver.catalog, resolver.out)
+        self.config, self.facts, self.catalog, self.out = (
+            resolver.config,
+            resolver.facts,
+            resolver.catalog,
+            resolver.out,
+        )
 
     def refuse_foreign_driver(self) -> None:
         runfile, packages = self.facts.runfile, self.out.installed.packages
@@ -82,89 +87,89 @@ class DriverLimits:
         if not allowed:
             self._say_which_cards_disagree()
             return allowed
-        if self.wish.min_cuda and not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}", self.wish.min_cuda):
+        if self.config.min_cuda and not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){0,2}", self.config.min_cuda):
             self.out.block(
                 "driver.min_cuda_unreadable",
-                f"'{self.wish.min_cuda}' is not a CUDA version",
+                f"'{self.config.min_cuda}' is not a CUDA version",
                 ["a CUDA version is written 13.0"],
                 "",
             )
             return allowed
-        if self.wish.branch.endswith("-server") and self.wish.channel in ("cuda", "ppa"):
+        if self.config.branch.endswith("-server") and self.config.channel in ("cuda", "ppa"):
             self.out.block(
                 "driver.series_of_archive",
-                f"{CHANNELS[self.wish.channel]} has no -server series",
+                f"{CHANNELS[self.config.channel]} has no -server series",
                 ["the series for data centers is the Ubuntu archive's own"],
                 "",
             )
             return allowed
-        if self.wish.branch == "recommended" and not self.wish.version:
-            self._check_wishes(allowed)
-        if self.wish.branch != "recommended":
-            self._check_branch_wish(allowed)
-        elif self.wish.version:
+        if self.config.branch == "recommended" and not self.config.version:
+            self._check_config(allowed)
+        if self.config.branch != "recommended":
+            self._check_branch_config(allowed)
+        elif self.config.version:
             self.out.block(
                 "driver.version_without_branch",
-                f"version {self.wish.version} is asked for without its branch",
+                f"version {self.config.version} is asked for without its branch",
                 ["nvidia_driver_branch is 'recommended'"],
                 "",
             )
         return allowed
 
-    def _check_wishes(self, allowed: set[int]) -> None:
+    def _check_config(self, allowed: set[int]) -> None:
         """No branch is named: is there any for the modules and the CUDA that are?"""
-        wish, cards = self.wish, and_([gpu.name for gpu in distinct(self.out.gpus)])
-        if self.resolver.fitting(allowed, wish):
+        config, cards = self.config, join_and([gpu.name for gpu in distinct(self.out.gpus)])
+        if self.resolver.fitting(allowed, config):
             return
         newest = max(allowed)
-        if not self.resolver.fitting(allowed, replace(wish, min_cuda="")):
+        if not self.resolver.fitting(allowed, replace(config, min_cuda="")):
             self._refuse_modules(newest, self.catalog.flavours(self.out.gpus, newest))
             return
-        able = self.resolver.fitting(allowed, replace(wish, min_cuda=""))
+        able = self.resolver.fitting(allowed, replace(config, min_cuda=""))
         most = max((self.catalog.max_cuda(branch.number) for branch in able), key=cuda_key)
-        with_modules = f" with {wish.modules} modules" if wish.modules != "auto" else ""
+        with_modules = f" with {config.modules} modules" if config.modules != "auto" else ""
         self.out.block(
             "driver.cuda_too_new",
-            f"no branch that drives {cards}{with_modules} carries CUDA {wish.min_cuda}",
+            f"no branch that drives {cards}{with_modules} carries CUDA {config.min_cuda}",
             [f"they carry CUDA up to {most}"],
             "",
         )
 
-    def _check_branch_wish(self, allowed: set[int]) -> None:
-        wish = self.wish
+    def _check_branch_config(self, allowed: set[int]) -> None:
+        config = self.config
         try:
-            branch = self.catalog.branch(wish.branch)
+            branch = self.catalog.branch(config.branch)
         except UsageError as error:
             self.out.blockers.append(error.issue)
             return
-        if not re.fullmatch(r"[0-9]{3}(-server)?", str(wish.branch)):
+        if not re.fullmatch(r"[0-9]{3}(-server)?", str(config.branch)):
             self.out.block(
                 "driver.branch_unknown",
-                f"'{wish.branch}' is not a branch",
+                f"'{config.branch}' is not a branch",
                 ["a branch is written 580 or 580-server"],
                 "an exact version goes into nvidia_driver_version",
             )
             return
-        if wish.version and driver_names.branch(wish.version) != str(branch.number):
+        if config.version and driver_names.branch(config.version) != str(branch.number):
             self.out.block(
                 "driver.version_of_other_branch",
-                f"version {wish.version} is not of branch {branch.number}",
+                f"version {config.version} is not of branch {branch.number}",
                 ["nvidia_driver_version and nvidia_driver_branch contradict each other"],
                 "",
             )
         if branch.number not in allowed:
             self._refuse_branch(branch)
             return
-        if wish.min_cuda and cuda_key(self.catalog.max_cuda(branch.number)) < cuda_key(wish.min_cuda):
+        if config.min_cuda and cuda_key(self.catalog.max_cuda(branch.number)) < cuda_key(config.min_cuda):
             self.out.block(
                 "driver.cuda_too_new",
-                f"branch {branch.number} does not carry CUDA {wish.min_cuda}",
+                f"branch {branch.number} does not carry CUDA {config.min_cuda}",
                 [f"it carries CUDA up to {self.catalog.max_cuda(branch.number)}"],
                 "",
             )
             return
         flavours = self.catalog.flavours(self.out.gpus, branch.number)
-        if wish.modules != "auto" and wish.modules not in flavours:
+        if config.modules != "auto" and config.modules not in flavours:
             self._refuse_modules(branch.number, flavours)
         if branch.is_ended(self.resolver.today):
             self.out.warn(
@@ -185,20 +190,20 @@ class DriverLimits:
                 )
         self.out.block(
             "driver.gpu_not_supported",
-            f"branch {branch.number} does not drive {and_([gpu.name for gpu in distinct(self.out.gpus)])}",
+            f"branch {branch.number} does not drive {join_and([gpu.name for gpu in distinct(self.out.gpus)])}",
             because or ["no flavour of that branch drives all of these GPUs"],
             "",
         )
 
     def _refuse_modules(self, number: int, flavours: Sequence[str]) -> None:
         because = [
-            f"{gpu.name} ({gpu.architecture}): {and_(list(self.catalog.flavours([gpu], number))) or 'none'} only"
+            f"{gpu.name} ({gpu.architecture}): {join_and(list(self.catalog.flavours([gpu], number))) or 'none'} only"
             for gpu in distinct(self.out.gpus)
-            if self.wish.modules not in self.catalog.flavours([gpu], number)
+            if self.config.modules not in self.catalog.flavours([gpu], number)
         ]
         self.out.block(
             "driver.modules_unsupported",
-            f"{self.wish.modules} kernel modules of branch {number} do not drive every GPU of this host",
+            f"{self.config.modules} kernel modules of branch {number} do not drive every GPU of this host",
             because,
             "",
         )
@@ -209,7 +214,7 @@ class DriverLimits:
         if alone:
             self.out.block(
                 "driver.gpu_unknown",
-                f"no known branch drives {and_([gpu.name for gpu in alone])}",
+                f"no known branch drives {join_and([gpu.name for gpu in alone])}",
                 [f"10de:{', 10de:'.join(gpu.ids)}: {gpu.note or 'not in the catalog'}" for gpu in alone],
                 "nvidia_driver_manage: false leaves the driver of this host alone; or take the card out",
             )
@@ -223,20 +228,20 @@ class DriverLimits:
             }
             by_range = own if by_range is None else by_range & own
             newest = max(self.catalog.branches_for([gpu]), default=0)
-            flavour = and_(list(self.catalog.flavours([gpu], newest))) or "no"
+            flavour = join_and(list(self.catalog.flavours([gpu], newest))) or "no"
             because.append(f"{gpu.name} ({gpu.architecture}): {_span(gpu)}, {flavour} modules")
         hint = "one driver is loaded for a whole host: move one of the cards to another host"
         if by_range:
             self.out.block(
                 "driver.no_common_flavour",
-                f"no flavour of the kernel modules drives {and_([gpu.name for gpu in cards])} together",
+                f"no flavour of the kernel modules drives {join_and([gpu.name for gpu in cards])} together",
                 because,
                 hint,
             )
         else:
             self.out.block(
                 "driver.no_common_branch",
-                f"no branch drives {and_([gpu.name for gpu in cards])} together",
+                f"no branch drives {join_and([gpu.name for gpu in cards])} together",
                 because,
                 hint,
             )

@@ -11,8 +11,8 @@ from provision.catalog.models.gpus import Bandwidth, Share
 from provision.parts.proof import Row
 
 # From near to far; what `nvidia-smi topo -m` calls them.
-WAYS = ("nvlink", "pix", "pxb", "phb", "node", "sys")
-WORDS = {
+LINK_TYPES = ("nvlink", "pix", "pxb", "phb", "node", "sys")
+LINK_TEXTS = {
     "nvlink": "NVLink",
     "pix": "one PCIe switch",
     "pxb": "several PCIe switches",
@@ -27,10 +27,10 @@ def way(pair: Row) -> str:
     if pair["nvlinks"]:
         return "nvlink"
     level = (pair["level"] or "").lower()
-    return level if level in WAYS else "sys"
+    return level if level in LINK_TYPES else "sys"
 
 
-def word(pair: Row) -> str:
+def topology_name(pair: Row) -> str:
     """What `nvidia-smi topo -m` prints for a pair: NV18, PIX, SYS."""
     return f"NV{pair['nvlinks']}" if pair["nvlinks"] else (pair["level"] or "?")
 
@@ -49,7 +49,7 @@ def expected(cards: Sequence[Row], pairs: Sequence[Row], bandwidth: Bandwidth) -
     """
     indexes = {card["index"] for card in cards}
     joined = [pair for pair in pairs if pair["a"] in indexes and pair["b"] in indexes]
-    worst = max((way(pair) for pair in joined), key=WAYS.index)
+    worst = max((way(pair) for pair in joined), key=LINK_TYPES.index)
     if worst == "nvlink":
         # Through switches every link serves every pair; between cards directly the links of all pairs add up.
         rates = []
@@ -64,7 +64,7 @@ def expected(cards: Sequence[Row], pairs: Sequence[Row], bandwidth: Bandwidth) -
         return {"way": worst, "gb_per_s": round(min(rates), 1), "words": words}
     nominal = [pcie_gb_per_s(card, bandwidth) for card in cards]
     slowest = min(cards, key=lambda card: pcie_gb_per_s(card, bandwidth) or 0.0)["pcie"]
-    words = f"PCIe {slowest['max_generation']} x{slowest['max_width']} through {WORDS[worst]}"
+    words = f"PCIe {slowest['max_generation']} x{slowest['max_width']} through {LINK_TEXTS[worst]}"
     return {
         "way": worst,
         "gb_per_s": None if None in nominal else min(filter(None, nominal), default=None),

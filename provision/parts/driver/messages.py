@@ -9,8 +9,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from provision.catalog import Branch
 from provision.catalog.toolkits import runs
 from provision.errors import Issue
-from provision.parts.candidates import Candidate, Offer
-from provision.parts.decision import CHANNELS, and_, cuda_key, distinct
+from provision.parts.candidates import Candidate, Candidates
+from provision.parts.decision import CHANNELS, cuda_key, distinct, join_and
 from provision.parts.driver.packages import Choice
 from provision.parts.plan import Reason
 
@@ -18,18 +18,23 @@ if TYPE_CHECKING:
     from provision.parts.driver.resolve import Resolver
 
 
-class DriverWords:
+class DriverMessages:
     """Says the reasons of a resolver's choices."""
 
     def __init__(self, resolver: Resolver) -> None:
         self.resolver = resolver
-        self.wish, self.facts, self.catalog, self.out = (resolver.wish, resolver.facts, resolver.catalog, resolver.out)
+        self.config, self.facts, self.catalog, self.out = (
+            resolver.config,
+            resolver.facts,
+            resolver.catalog,
+            resolver.out,
+        )
 
     def explain(self, channel: str, series: str, version: str, flavour: str, build: str, variant: str) -> None:
-        wish, out, number = self.wish, self.out, int(series.split("-")[0])
-        cards = and_([gpu.name for gpu in distinct(out.gpus)])
+        config, out, number = self.config, self.out, int(series.split("-")[0])
+        cards = join_and([gpu.name for gpu in distinct(out.gpus)])
         branch = self.catalog.branch(number)
-        if wish.branch == "recommended":
+        if config.branch == "recommended":
             kind = {"LTSB": "long-term", "PB": "production"}.get(branch.type, branch.type)
             ended = (
                 " (it has ended; no living branch drives these GPUs)" if branch.is_ended(self.resolver.today) else ""
@@ -37,24 +42,24 @@ class DriverWords:
             where = f"{CHANNELS[channel]} offers for Ubuntu {self.resolver.ubuntu}"
             because = (
                 f"it is installed, supported, and drives {cards}"
-                if out.installed.branch == str(number) and not wish.update
+                if out.installed.branch == str(number) and not config.update
                 else f"the newest {kind} branch that {where} for {cards}{ended}{self._for_toolkits(number)}"
             )
-        elif series == f"{wish.branch}-server":
-            because = f"asked for {wish.branch}; the archive's fabric manager is built for its data-center series"
+        elif series == f"{config.branch}-server":
+            because = f"asked for {config.branch}; the archive's fabric manager is built for its data-center series"
         else:
             because = "asked for"
         out.reason("branch", series, because)
-        if wish.version or not any(reason.what == "version" for reason in out.reasons):
+        if config.version or not any(reason.what == "version" for reason in out.reasons):
             out.reason(
-                "version", version, "asked for" if wish.version else f"the newest of {series} in {CHANNELS[channel]}"
+                "version", version, "asked for" if config.version else f"the newest of {series} in {CHANNELS[channel]}"
             )
         both = len(self.catalog.flavours(out.gpus, number)) > 1
         out.reason(
             "modules",
             flavour,
             "asked for"
-            if wish.modules != "auto"
+            if config.modules != "auto"
             else f"preferred for {cards} from branch 560 on"
             if both and flavour == "open"
             else f"what branch {number} prefers for {cards}"
@@ -67,7 +72,7 @@ class DriverWords:
             "by Canonical, built for this kernel: no compiler, works under Secure Boot"
             if build == "signed"
             else "asked for"
-            if wish.build == "dkms"
+            if config.build == "dkms"
             else "this channel has no signed modules"
             if channel != "ubuntu"
             else "no signed modules for every kernel that matters here",
@@ -76,7 +81,7 @@ class DriverWords:
             "variant",
             variant,
             "asked for"
-            if wish.variant != "auto"
+            if config.variant != "auto"
             else "as installed"
             if out.installed.variant
             else "a desktop is installed"
@@ -93,7 +98,7 @@ class DriverWords:
                 f"Ubuntu {self.resolver.ubuntu} is not in the catalog",
                 ["what is said here rests on what its repository offers alone"],
             )
-        if branch.is_ended(self.resolver.today) and wish.branch == "recommended":
+        if branch.is_ended(self.resolver.today) and config.branch == "recommended":
             out.warn(
                 "driver.branch_ended",
                 f"branch {number} gets no more fixes",
@@ -112,7 +117,7 @@ class DriverWords:
     def explain_channel(self, channel: str, rejected: dict[str, Issue]) -> None:
         because = (
             "asked for"
-            if self.wish.channel != "auto"
+            if self.config.channel != "auto"
             else "the installed driver came from there"
             if channel == self.out.installed.channel
             else "the archive has it, tested with its kernels"
@@ -125,39 +130,41 @@ class DriverWords:
             reason = Reason(what="passed over", value=", ".join(skipped), because="; ".join(skipped.values()))
             self.out.reasons.insert(1, reason)
 
-    def not_offered(self, channel: str, offer: Offer, series: str, module: str) -> Issue:
+    def not_available(self, channel: str, available: Candidates, series: str, module: str) -> Issue:
         others = sorted(
             {
                 package.series
-                for name in offer.packages
+                for name in available.packages
                 if (package := driver_names.parse(name))
                 and package.base == "nvidia-dkms"
                 and package.series
-                and not any(c.other_series for c in offer.versions(name)[:1])
+                and not any(c.other_series for c in available.versions(name)[:1])
             }
         )
         return Issue(
             code="driver.not_offered",
             message=f"{CHANNELS[channel]} does not offer {series} for Ubuntu {self.resolver.ubuntu} ({module} is not there)",
-            because=[*offer.errors[:3], *([f"it offers {', '.join(others)}"] if others else [])],
+            because=[*available.errors[:3], *([f"it offers {', '.join(others)}"] if others else [])],
             hint="",
         )
 
-    def transitional(self, channel: str, offer: Offer, series: str, module: str, leads_to: str) -> Issue:
+    def transitional(self, channel: str, available: Candidates, series: str, module: str, leads_to: str) -> Issue:
         return Issue(
             code="driver.transitional",
             message=f"{series} in {CHANNELS[channel]} is only a transitional package: it installs {leads_to}",
-            because=[f"{module} {offer.versions(module)[0].version} depends on the packages of {leads_to} only"],
+            because=[f"{module} {available.versions(module)[0].version} depends on the packages of {leads_to} only"],
             hint="",
         )
 
-    def no_fabric_manager(self, channel: str, offer: Offer, branch: Branch, series: str, version: str) -> Issue:
+    def no_fabric_manager(
+        self, channel: str, available: Candidates, branch: Branch, series: str, version: str
+    ) -> Issue:
         have = sorted(
             {
                 f"{name} {c.upstream}"
                 for pair in driver_names.fabric_packages(channel, str(branch.number))
                 for name in pair[:1]
-                for c in offer.versions(name)
+                for c in available.versions(name)
             }
         )
         return Issue(
@@ -174,13 +181,13 @@ class DriverWords:
             hint="",
         )
 
-    def version_not_offered(
+    def version_not_available(
         self, where: str, series: str, module: str, candidates: list[Candidate], good: list[Candidate]
     ) -> Issue:
         have = list(dict.fromkeys(c.upstream for c in [*good, *candidates]))
         return Issue(
             code="driver.version_not_offered",
-            message=f"{where} does not have {series} {self.wish.version}",
+            message=f"{where} does not have {series} {self.config.version}",
             because=[f"{module} is there as {', '.join(have[:6])}"],
             hint="",
         )

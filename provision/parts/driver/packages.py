@@ -9,8 +9,8 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.errors import Issue
 from provision.facts import Facts
-from provision.parts.candidates import Offer, closure, relations
-from provision.parts.decision import CHANNELS, DriverWish, kernel_flavours
+from provision.parts.candidates import Candidates, closure, relations
+from provision.parts.decision import CHANNELS, DriverConfig, kernel_flavours
 from provision.parts.driver.installed import InstalledDriver
 
 _CARRIERS = ("nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-kernel-source")
@@ -29,21 +29,21 @@ class Choice:
 class DriverPackages:
     """Chooses packages for one host."""
 
-    def __init__(self, wish: DriverWish, facts: Facts, installed: InstalledDriver) -> None:
-        self.wish, self.facts, self.installed = wish, facts, installed
+    def __init__(self, config: DriverConfig, facts: Facts, installed: InstalledDriver) -> None:
+        self.config, self.facts, self.installed = config, facts, installed
 
-    def of(self, channel: str, offer: Offer, series: str, flavour: str, choice: Choice) -> dict[str, str]:
+    def of(self, channel: str, available: Candidates, series: str, flavour: str, choice: Choice) -> dict[str, str]:
         """Exact Debian versions of what apt is asked for, for one version of a series."""
         variant, version = self.variant(), choice.version
         top = driver_names.top_packages(channel, series, flavour, choice.build, variant) + [
             driver_names.module_package(channel, series, flavour)
         ] * (choice.build == "dkms")
         skip = frozenset({"nvidia-dkms"}) if choice.build == "signed" else frozenset()
-        packages = closure(top, offer, version, skip) | choice.fabric | choice.modules
-        return packages | self.carried_along(channel, offer, series, version, variant, packages)
+        packages = closure(top, available, version, skip) | choice.fabric | choice.modules
+        return packages | self.carried_along(channel, available, series, version, variant, packages)
 
     def carried_along(
-        self, channel: str, offer: Offer, series: str, version: str, variant: str, chosen: dict[str, str]
+        self, channel: str, available: Candidates, series: str, version: str, variant: str, chosen: dict[str, str]
     ) -> dict[str, str]:
         """Libraries and tools that are installed beyond what is asked for (video, GL, 32-bit, …) in the new version.
 
@@ -57,31 +57,31 @@ class DriverPackages:
                 continue
             architecture = "".join(name.partition(":")[1:])
             for new in driver_names.in_series(package.base, channel, series):
-                candidate = offer.at(new, version)
+                candidate = available.at(new, version)
                 if candidate is not None and new + architecture not in chosen:
                     found[new + architecture] = candidate.version
                     if not architecture:
-                        found.update(closure([new], offer, version, frozenset({"nvidia-dkms", *_CARRIERS})))
+                        found.update(closure([new], available, version, frozenset({"nvidia-dkms", *_CARRIERS})))
                 if candidate is not None:
                     break
         return {name: version for name, version in found.items() if name not in chosen}
 
     def variant(self) -> str:
-        if self.wish.variant != "auto":
-            return self.wish.variant
+        if self.config.variant != "auto":
+            return self.config.variant
         return self.installed.variant or ("desktop" if self.facts.desktop else "headless")
 
-    def build(self, choice: Choice, channel: str, offer: Offer, series: str, flavour: str) -> Issue | None:
+    def build(self, choice: Choice, channel: str, available: Candidates, series: str, flavour: str) -> Issue | None:
         """Set how the modules of a version come to the host, and the packages for it; or say why they cannot."""
-        wish = self.wish.build
-        signed = self._signed_packages(offer, series, flavour, choice.version) if channel == "ubuntu" else None
+        config = self.config.build
+        signed = self._signed_packages(available, series, flavour, choice.version) if channel == "ubuntu" else None
         have = self.installed
-        stays = wish == "auto" and have.build == "dkms" and have.branch == series.split("-")[0]
-        unsigned = self._why_no_dkms(channel, offer, series, choice.version)
-        if signed and wish != "dkms" and not (stays and unsigned is None):
+        stays = config == "auto" and have.build == "dkms" and have.branch == series.split("-")[0]
+        unsigned = self._why_no_dkms(channel, available, series, choice.version)
+        if signed and config != "dkms" and not (stays and unsigned is None):
             choice.build, choice.modules = "signed", signed
             return None
-        if wish == "signed":
+        if config == "signed":
             return Issue(
                 code="driver.no_signed_modules",
                 message="signed modules are asked for and not offered",
@@ -91,10 +91,10 @@ class DriverPackages:
                 hint="",
             )
         if unsigned is None:
-            choice.build, choice.modules = "dkms", self._headers(offer)
+            choice.build, choice.modules = "dkms", self._headers(available)
         return unsigned
 
-    def _why_no_dkms(self, channel: str, offer: Offer, series: str, version: str) -> Issue | None:
+    def _why_no_dkms(self, channel: str, available: Candidates, series: str, version: str) -> Issue | None:
         """Why modules that DKMS builds on this host would not be there, or would not be loaded, after the next boot."""
         secure = self.facts.secure_boot
         if secure.enabled and not secure.mok_enrolled:
@@ -115,7 +115,7 @@ class DriverPackages:
         kernels = self.facts.kernels
         boots = kernels.next or kernels.running
         kernel = next((kernel for kernel in kernels.installed if kernel.release == boots), None)
-        if not boots or (kernel and kernel.headers) or offer.versions(f"linux-headers-{boots}"):
+        if not boots or (kernel and kernel.headers) or available.versions(f"linux-headers-{boots}"):
             return None
         return Issue(
             code="driver.no_headers",
@@ -124,25 +124,25 @@ class DriverPackages:
             hint="have a kernel boot that the repositories still carry, or install the headers of this one",
         )
 
-    def _headers(self, offer: Offer) -> dict[str, str]:
+    def _headers(self, available: Candidates) -> dict[str, str]:
         """Headers for DKMS: of the running and the next kernel, and the metapackages that bring those of later ones."""
         headers = {}
         for kernel in self.kernels_that_matter():
-            candidates = offer.versions(f"linux-headers-{kernel.release}")
+            candidates = available.versions(f"linux-headers-{kernel.release}")
             if candidates and not kernel.headers:
                 headers[candidates[0].name] = candidates[0].version
         for flavour_name in kernel_flavours(self.facts):
-            candidates = offer.versions(f"linux-headers-{flavour_name}")
+            candidates = available.versions(f"linux-headers-{flavour_name}")
             if candidates and not self.has(f"linux-headers-{flavour_name}"):
                 headers[candidates[0].name] = candidates[0].version
         return headers
 
-    def _signed_packages(self, offer: Offer, series: str, flavour: str, version: str) -> dict[str, str] | None:
+    def _signed_packages(self, available: Candidates, series: str, flavour: str, version: str) -> dict[str, str] | None:
         """Signed modules for every kernel that matters, or None where one has none at that driver version."""
         packages: dict[str, str] = {}
         for kernel in self.kernels_that_matter():
             name = driver_names.prebuilt_modules(series, flavour, kernel.release)
-            candidate = next((c for c in offer.versions(name) if _fits_driver(c.depends, version)), None)
+            candidate = next((c for c in available.versions(name) if _fits_driver(c.depends, version)), None)
             if candidate is None:
                 return None
             packages[name] = candidate.version
@@ -161,7 +161,11 @@ class DriverPackages:
                 for kernel in self.facts.kernels.installed
             }
             candidate = next(
-                (c for c in offer.versions(name) if _fits_driver(c.depends, version) and _leads_to(c.depends) <= here),
+                (
+                    c
+                    for c in available.versions(name)
+                    if _fits_driver(c.depends, version) and _leads_to(c.depends) <= here
+                ),
                 None,
             )
             if candidate is not None:
@@ -177,10 +181,10 @@ class DriverPackages:
         wanted = {kernels.running, kernels.next}
         return [kernel for kernel in kernels.installed if kernel.release in wanted]
 
-    def fabric_packages(self, channel: str, offer: Offer, series: str, version: str) -> dict[str, str]:
+    def fabric_packages(self, channel: str, available: Candidates, series: str, version: str) -> dict[str, str]:
         """Fabric manager and its query library at exactly that version; empty where there is none for that series."""
         for manager, query in driver_names.fabric_packages(channel, series.split("-")[0]):
-            candidate = offer.at(manager, version)
+            candidate = available.at(manager, version)
             if candidate is None:
                 continue
             # The archive's one is built for one series: it depends on nvidia-kernel-common-580-server-<exact version>.
@@ -195,7 +199,7 @@ class DriverPackages:
             if other and series not in other:
                 continue
             packages = {manager: candidate.version}
-            library = offer.at(query, version)
+            library = available.at(query, version)
             if library is not None:
                 packages[query] = library.version
             return packages

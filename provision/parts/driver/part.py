@@ -52,7 +52,7 @@ class DriverPart(Part[Decision, LockedDriver]):
     # --- plan
 
     def decide(self, host: Host) -> Decision:
-        decision = resolve_driver(host.desired.driver, host.facts, host.catalog, host.offers)
+        decision = resolve_driver(host.desired.driver, host.facts, host.catalog, host.candidates)
         if not host.desired.plans(self.name):
             # the others need it, and it is not this plan's business
             decision.reasons, decision.warnings = [], []
@@ -141,7 +141,7 @@ class DriverPart(Part[Decision, LockedDriver]):
     def channel_of(self, locked: LockedDriver) -> str:
         return locked.channel
 
-    def hold(self, target: Target, pins: Mapping[str, str], missing: Mapping[str, str]) -> Target:
+    def pin(self, target: Target, pins: Mapping[str, str], missing: Mapping[str, str]) -> Target:
         """What is installed stays where all of it is as locked."""
         if target.installed:
             return replace(target, packages=dict(missing), installed=False) if missing else target
@@ -186,7 +186,7 @@ class DriverPart(Part[Decision, LockedDriver]):
             locked.fabric_manager,
         )
 
-    def words(self, locked: LockedDriver) -> list[str]:
+    def name_parts(self, locked: LockedDriver) -> list[str]:
         return [
             locked.series,
             locked.flavour,

@@ -13,7 +13,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import files as 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.facts import Facts
 from provision.parts.apt import AptPart, PartPlan
-from provision.parts.decision import CHANNELS, Decision, DriverWish, Target, kernel_flavours, wants_fabric
+from provision.parts.decision import CHANNELS, Decision, DriverConfig, Target, kernel_flavours, wants_fabric
 from provision.parts.driver.installed import (
     RIVALS,
     driver_packages,
@@ -53,7 +53,7 @@ NOT_FROM_NVIDIA = "the driver of this host does not come from NVIDIA's repositor
 
 
 def plan_driver(
-    wish: DriverWish, facts: Facts, decision: Decision, source: dict[str, Any] | None, nvidia_source: bool = False
+    config: DriverConfig, facts: Facts, decision: Decision, source: dict[str, Any] | None, nvidia_source: bool = False
 ) -> PartPlan:
     """Return what has to change for a decided driver.
 
@@ -74,19 +74,19 @@ def plan_driver(
             "start": True,
             "wanted": False,
         },
-        "reboot": {"needed": False, "policy": wish.reboot, "timeout": wish.reboot_timeout},
+        "reboot": {"needed": False, "policy": config.reboot, "timeout": config.reboot_timeout},
     }
     if target is None:
-        return PartPlan(spec, _of_others(facts, nvidia_source), [], reboot=Reboot(policy=wish.reboot))
+        return PartPlan(spec, _of_others(facts, nvidia_source), [], reboot=Reboot(policy=config.reboot))
     steps: list[Step] = []
     apt = AptPart()
     if target.installed:
         _module_of_next_kernel(facts, decision, target, spec, steps)
-    _apt_files(wish, facts, target, source, apt, nvidia_source)
+    _apt_files(config, facts, target, source, apt, nvidia_source)
     _packages(facts, decision, target, apt, steps)
-    _hold(wish, facts, target, apt, steps)
+    _hold(config, facts, target, apt, steps)
     held = [n for n in kernel_metapackages(facts, target) if n in facts.packages and facts.packages[n].held]
-    if held and not holds_kernel(wish, target):
+    if held and not holds_kernel(config, target):
         # Ours of an earlier run, or the owner's own: not told apart, so not lifted.
         decision.warn(
             "kernel.held",
@@ -95,8 +95,8 @@ def plan_driver(
             f"apt-mark unhold {' '.join(held)} lets security updates of the kernel in again",
         )
     _boot(facts, spec, steps)
-    _services(wish, facts, target, spec, steps)
-    reboot = _reboot(wish, facts, target, spec, steps, moves=bool(apt.install))
+    _services(config, facts, target, spec, steps)
+    reboot = _reboot(config, facts, target, spec, steps, moves=bool(apt.install))
     spec["boot"]["wanted"] = bool(apt.install or apt.remove) or any(step.id == "boot" for step in steps)
     return PartPlan(spec, apt, steps, reboot=reboot)
 
@@ -165,7 +165,7 @@ def conflicting(facts: Facts) -> bool:
 
 
 def _apt_files(
-    wish: DriverWish, facts: Facts, target: Target, source: dict[str, Any] | None, apt: AptPart, nvidia_source: bool
+    config: DriverConfig, facts: Facts, target: Target, source: dict[str, Any] | None, apt: AptPart, nvidia_source: bool
 ) -> None:
     if source:
         spec = {**source, "legacy_uris": LEGACY_URIS}
@@ -175,7 +175,7 @@ def _apt_files(
     apt.preferences_because = (
         "the archive and NVIDIA's repository carry packages of the same names: one of them must win"
     )
-    if wish.hold:
+    if config.hold:
         apt.unattended = list(driver_names.UNATTENDED_PATTERNS)
         apt.unattended_because = "unattended-upgrades must not move the driver; it goes on with everything else"
     else:
@@ -270,10 +270,10 @@ def leftovers(decision: Decision, target: Target) -> list[str]:
     return sorted(gone)
 
 
-def _hold(wish: DriverWish, facts: Facts, target: Target, apt: AptPart, steps: list[Step]) -> None:
-    apt.hold, apt.release = wish.hold, not wish.hold
-    kernels = kernel_metapackages(facts, target) if holds_kernel(wish, target) else []
-    if wish.hold:
+def _hold(config: DriverConfig, facts: Facts, target: Target, apt: AptPart, steps: list[Step]) -> None:
+    apt.hold, apt.release = config.hold, not config.hold
+    kernels = kernel_metapackages(facts, target) if holds_kernel(config, target) else []
+    if config.hold:
         apt.extra_hold = kernels
     else:
         apt.extra_release = kernels
@@ -307,9 +307,9 @@ def names_of_driver(facts: Facts) -> list[str]:
     return list(driver_packages(facts))
 
 
-def holds_kernel(wish: DriverWish, target: Target) -> bool:
+def holds_kernel(config: DriverConfig, target: Target) -> bool:
     """Whether the kernel metapackages are held as well: see nvidia_driver_hold_kernel."""
-    return wish.hold_kernel == "always" or (wish.hold_kernel == "auto" and target.build == "signed")
+    return config.hold_kernel == "always" or (config.hold_kernel == "auto" and target.build == "signed")
 
 
 def kernel_metapackages(facts: Facts, target: Target) -> list[str]:
@@ -335,12 +335,12 @@ def _boot(facts: Facts, spec: dict[str, Any], steps: list[Step]) -> None:
     steps.append(Step(id="boot", title="keep nouveau and nova away", because=because, details=details))
 
 
-def _services(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
+def _services(config: DriverConfig, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
     """Units that must run, now and at every boot; see plugins/modules/driver_boot.py."""
     if not facts.host.systemd:
         return
     units, because, details = [], [], []
-    if wish.persistence:
+    if config.persistence:
         written = facts.own_files.get(PERSISTENCE_PATH) == apt_files.sha256(PERSISTENCE_TEXT)
         off = any(gpu.persistence is False for gpu in facts.smi.gpus)
         if not (target.installed and written and not off and _runs_at_every_boot(facts, "nvidia-persistenced")):
@@ -355,7 +355,7 @@ def _services(wish: DriverWish, facts: Facts, target: Target, spec: dict[str, An
     # Without a switch it ends as soon as it starts: installed where it is asked for, started where it has work.
     switch = bool(facts.nvswitches) or facts.nvlink5_switch
     fabric = "nvidia-fabricmanager"
-    if wants_fabric(wish, facts) and switch and not (target.installed and _runs_at_every_boot(facts, fabric)):
+    if wants_fabric(config, facts) and switch and not (target.installed and _runs_at_every_boot(facts, fabric)):
         units.append(fabric)
         because.append("NVSwitch is there")
     if units:
@@ -375,10 +375,10 @@ def _runs_at_every_boot(facts: Facts, unit: str) -> bool:
 
 
 def _reboot(
-    wish: DriverWish, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step], moves: bool
+    config: DriverConfig, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step], moves: bool
 ) -> Reboot:
     because = reboot_reasons(facts, target)
-    reboot = Reboot(needed=bool(because), because=because, policy=wish.reboot)
+    reboot = Reboot(needed=bool(because), because=because, policy=config.reboot)
     # The module of a host that waits for its reboot stays as it is: what runs on it must not lose it.
     spec["boot"]["start"] = not because
     spec["reboot"]["needed"] = reboot.needed
@@ -386,7 +386,7 @@ def _reboot(
     loaded = facts.module.loaded
     # What runs keeps its libraries only as long as they are those of the loaded module; packages of the same version
     # (modules for another kernel, headers, fabric manager) disturb nobody. A reboot that is left to the owner is his.
-    if because and (wish.reboot == "when_idle" or (wish.reboot == "never" and moves)):
+    if because and (config.reboot == "when_idle" or (config.reboot == "never" and moves)):
         reboot.blocked_by = [
             f"{user.comm} (pid {user.pid}{', ' + user.user if user.user else ''})" for user in facts.gpu_users
         ]
@@ -394,7 +394,7 @@ def _reboot(
         steps.append(Step(id="boot", title="load the nvidia module", because="it is on disk and not loaded"))
     if because:
         left = "a reboot is needed, and left to you (nvidia_driver_reboot: never)"
-        title = left if wish.reboot == "never" else "reboot"
+        title = left if config.reboot == "never" else "reboot"
         steps.append(Step(id="reboot", title=title, because="; ".join(because)))
     return reboot
 

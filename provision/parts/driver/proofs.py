@@ -10,7 +10,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import count a
 from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
 from provision.parts.driver import health, links, xid
-from provision.parts.proof import Bounds, Judging, Row, Told
+from provision.parts.proof import Bounds, Judging, Row, Verdict
 from provision.parts.proof import outcome as outcome_of
 
 # A unit that a CUDA program can use, and how the job compute ended on it.
@@ -54,7 +54,7 @@ def differs(expected: str, names: Sequence[str]) -> list[str]:
     return said
 
 
-def judge_count(survey: Outcome, bus: Sequence[str], seen: Outcome, hidden_by: str | None, expected: str) -> Told:
+def judge_count(survey: Outcome, bus: Sequence[str], seen: Outcome, hidden_by: str | None, expected: str) -> Verdict:
     """Return (status, message, evidence, hint, numbers) for gpu.count."""
     if not survey.ok or not survey.result["cards"]:
         why = prove_count.no_card(survey, bus, seen)
@@ -116,7 +116,7 @@ def judge_count(survey: Outcome, bus: Sequence[str], seen: Outcome, hidden_by: s
     return "pass", message, evidence, None, numbers
 
 
-def judge_compute(computed: Sequence[Computed], why: Sequence[str], cards: Sequence[Row], bounds: Bounds) -> Told:
+def judge_compute(computed: Sequence[Computed], why: Sequence[str], cards: Sequence[Row], bounds: Bounds) -> Verdict:
     """Judge [(unit, Outcome of prove.cuda.compute)].
 
     why: sentences about cards that were not loaded; cards: of the survey.
@@ -235,7 +235,7 @@ def judge_peers(
     pairs: Sequence[Row],
     bounds: Bounds,
     host_hints: list[str],
-) -> Told:
+) -> Verdict:
     """Judge what prove.p2p.matrix found.
 
     labels: index of a survey's card for each card of the job, in order; cards, pairs: of the survey; host_hints: sentences.
@@ -256,7 +256,7 @@ def judge_peers(
         name = f"{a} to {b}"
         numbers[f"gpu{a}_gpu{b}_gb_per_s"] = row["gb_per_s"]
         numbers[f"gpu{a}_gpu{b}_us"] = row["us"]
-        word = links.word(pair) if pair else "?"
+        word = links.topology_name(pair) if pair else "?"
         evidence.append(
             f"{name}: {word}, {row['gb_per_s']:.1f} GB/s, {row['us']:.1f} us{'' if row['access'] else ', through the host'}"
         )
@@ -296,12 +296,12 @@ def judge_peers(
 # --- what the host measured, by check ------------------------------------------------------------------------------
 
 
-def _count(found: Row, bounds: Bounds) -> Told:
+def _count(found: Row, bounds: Bounds) -> Verdict:
     survey, seen = outcome_of(found["survey"]), outcome_of(found["seen"])
     return judge_count(survey, found["bus"], seen, found["hidden_by"], bounds.cards)
 
 
-def _compute(found: Row, bounds: Bounds) -> Told:
+def _compute(found: Row, bounds: Bounds) -> Verdict:
     if "computed" in found:
         computed = [(unit, outcome_of(row)) for unit, row in found["computed"]]
         return judge_compute(computed, found["why"], found["cards"], bounds)
@@ -313,15 +313,15 @@ def _compute(found: Row, bounds: Bounds) -> Told:
     return "fail" if silent or dead else "skip", found["no_card"], [], hint, {}
 
 
-def _health(found: Row, bounds: Bounds) -> Told:
+def _health(found: Row, bounds: Bounds) -> Verdict:
     return health.judge(found["cards"], found["lost"], dict(found["samples"]))
 
 
-def _xid(found: Row, bounds: Bounds) -> Told:
+def _xid(found: Row, bounds: Bounds) -> Verdict:
     return xid.judge(outcome_of(found["outcome"]))
 
 
-def _peers(found: Row, bounds: Bounds) -> Told:
+def _peers(found: Row, bounds: Bounds) -> Verdict:
     outcome, hints = outcome_of(found["outcome"]), found["hints"]
     status, message, evidence, hint, numbers = judge_peers(
         outcome, found["labels"], found["cards"], found["pairs"], bounds, hints

@@ -15,7 +15,7 @@ class Removed:
     """packages: the driver's, by the version that they had. told: where that is written."""
 
     packages: dict[str, str]
-    told: str
+    source: str
 
     def before(self, facts: Facts) -> Facts:
         """The facts of the host as if these packages were there still: what was wanted of the driver is read from them."""

@@ -36,13 +36,13 @@ _HAS_WAY_OUT = frozenset(
 )
 
 
-class WaysOut:
+class Suggestions:
     """Looks for other values of our variables that would work on the host of a resolver."""
 
     def __init__(self, resolver: Resolver) -> None:
         self.resolver = resolver
 
-    def name(self) -> None:
+    def add(self) -> None:
         """Put a way out that works at the head of each hint: tried by resolving again, never guessed."""
         named = [issue for issue in self.resolver.out.blockers if issue.code in _HAS_WAY_OUT]
         way = self._fewest() if named else ""
@@ -61,21 +61,21 @@ class WaysOut:
 
     def _changes(self) -> list[tuple[str, str]]:
         """Single variables that could be set otherwise, the smallest change first."""
-        wish, catalog = self.resolver.wish, self.resolver.catalog
+        config, catalog = self.resolver.config, self.resolver.catalog
         found: list[tuple[str, str]] = []
-        if wish.version:
-            found += [("branch", driver_names.branch(wish.version)), ("version", "")]
-        if wish.modules != "auto":
-            found.append(("modules", "open" if wish.modules == "proprietary" else "proprietary"))
-        if wish.build != "auto":
+        if config.version:
+            found += [("branch", driver_names.branch(config.version)), ("version", "")]
+        if config.modules != "auto":
+            found.append(("modules", "open" if config.modules == "proprietary" else "proprietary"))
+        if config.build != "auto":
             found.append(("build", "auto"))
-        if wish.channel != "auto":
-            found += [("channel", channel) for channel in ("ubuntu", "cuda") if channel != wish.channel]
-        wished = catalog.find_branch(wish.branch)
-        if wished:
-            found += [("branch", f"{wished.number}-server"), ("branch", str(wished.number))]
-        open_wish = replace(wish, modules="auto", min_cuda="")
-        fitting = self.resolver.fitting(catalog.branches_for(self.resolver.out.gpus), open_wish)
+        if config.channel != "auto":
+            found += [("channel", channel) for channel in ("ubuntu", "cuda") if channel != config.channel]
+        requested = catalog.find_branch(config.branch)
+        if requested:
+            found += [("branch", f"{requested.number}-server"), ("branch", str(requested.number))]
+        open_config = replace(config, modules="auto", min_cuda="")
+        fitting = self.resolver.fitting(catalog.branches_for(self.resolver.out.gpus), open_config)
         fitting.sort(key=lambda branch: branch.is_ended(self.resolver.today))
         for channel in ("ubuntu", "cuda"):
             for branch in fitting:
@@ -83,40 +83,40 @@ class WaysOut:
                 for series in (str(branch.number), f"{branch.number}-server"):
                     if series in known:
                         found.append(("branch", series))
-        if wish.min_cuda and fitting:
+        if config.min_cuda and fitting:
             found.append(("min_cuda", max((catalog.max_cuda(b.number) for b in fitting), key=cuda_key)))
         found.append(("branch", "recommended"))
-        return [change for change in dict.fromkeys(found) if getattr(wish, change[0]) != change[1]]
+        return [change for change in dict.fromkeys(found) if getattr(config, change[0]) != change[1]]
 
     def _works(self, change: dict[str, str]) -> bool:
-        wish = replace(self.resolver.wish, **change)  # type: ignore[arg-type]
+        config = replace(self.resolver.config, **change)  # type: ignore[arg-type]
         trial = type(self.resolver)(
-            wish, self.resolver.facts, self.resolver.catalog, self.resolver.offers, self.resolver.today
+            config, self.resolver.facts, self.resolver.catalog, self.resolver.candidates, self.resolver.today
         )
         trial.decide()
         if trial.out.ask is None or self.resolver.release is None:
             return not trial.out.blockers
         # apt has not been asked: what the catalog knows of the repositories must do.
         channels = (
-            [wish.channel] if wish.channel != "auto" else ["ubuntu"] if self._needs_signed() else ["ubuntu", "cuda"]
+            [config.channel] if config.channel != "auto" else ["ubuntu"] if self._needs_signed() else ["ubuntu", "cuda"]
         )
-        if wish.branch == "recommended":
-            branches = self.resolver.fitting(self.resolver.catalog.branches_for(self.resolver.out.gpus), wish)
+        if config.branch == "recommended":
+            branches = self.resolver.fitting(self.resolver.catalog.branches_for(self.resolver.out.gpus), config)
             return any(self._known_series(branch.number, channel) for branch in branches for channel in channels)
-        unsure = self._needs_signed() or (self.resolver.wants_fabric() and wish.channel == "ubuntu")
-        number = int(wish.branch.split("-")[0])
-        return not unsure and any(wish.branch in self._known_series(number, channel) for channel in channels)
+        unsure = self._needs_signed() or (self.resolver.wants_fabric() and config.channel == "ubuntu")
+        number = int(config.branch.split("-")[0])
+        return not unsure and any(config.branch in self._known_series(number, channel) for channel in channels)
 
     def _known_series(self, number: int, channel: str) -> list[str]:
         if self.resolver.release is None:
             return [str(number)]
-        offers = self.resolver.catalog.offers(number, ubuntu=self.resolver.release)
-        return [entry.series for entry in offers if entry.channel == channel]
+        candidates = self.resolver.catalog.known_series(number, ubuntu=self.resolver.release)
+        return [entry.series for entry in candidates if entry.channel == channel]
 
     def _needs_signed(self) -> bool:
         """Only modules that Canonical signed can be loaded here, or only they are asked for."""
         secure = self.resolver.facts.secure_boot
-        return self.resolver.wish.build == "signed" or bool(secure.enabled and not secure.mok_enrolled)
+        return self.resolver.config.build == "signed" or bool(secure.enabled and not secure.mok_enrolled)
 
 
 def _setting(name: str, value: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
-from provision.parts.proof import Row, Told
+from provision.parts.proof import Row, Verdict
 
 # number: (meaning, weight). hardware: the card or its links; reset: the card needs a reset or reboot; driver: driver or
 # firmware; program: usually a program's own fault, and normal on shared machines.
@@ -81,7 +81,7 @@ def parse(line: str) -> dict[str, Any] | None:
     return None
 
 
-def judge(outcome: Outcome) -> Told:
+def judge(outcome: Outcome) -> Verdict:
     """Return (status, message, evidence, hint, numbers) for gpu.xid; outcome: of the job read."""
     if not outcome.ok:
         return "skip", f"the kernel's log cannot be read: {outcome.message}", [], None, {}
