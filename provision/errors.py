@@ -74,7 +74,7 @@ class ProvisionError(Exception):
 
     @property
     def host_status(self) -> Literal["unreachable", "failed"]:
-        """What it makes of a host that was to be read, in the words of the documents."""
+        """What it makes of a host that was to be read, as the documents call it."""
         return "unreachable" if self.exit_code == Exit.UNREACHABLE else "failed"
 
     def __reduce__(self) -> tuple[Any, ...]:

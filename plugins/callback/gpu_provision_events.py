@@ -24,7 +24,7 @@ from ansible.plugins.callback import CallbackBase
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 
-# What our modules say beside their message; an Issue's words.
+# What our modules say beside their message: fields of an Issue.
 ISSUE_FIELDS = ("code", "because", "hint")
 # What the steps of a rescue say, for its report: module -> keys of its answer.
 REPORTS = {"rescue_step": ("steps",), "rescue_snapshot": ("path",)}

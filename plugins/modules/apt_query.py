@@ -1,14 +1,14 @@
 #!/usr/bin/python
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Ansible module: what apt offers and what it would do. The work is in module_utils/apt/query.py."""
+"""Ansible module: what versions apt has and what it would do. The work is in module_utils/apt/query.py."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: apt_query
-short_description: Ask apt what is offered and what a change would do, without changing the host
+short_description: Ask apt which versions it has and what a change would do, without changing the host
 version_added: "0.1.0"
 description:
   - Asks apt in private folders, with the host's own configuration, proxies, credentials and pins.
@@ -24,7 +24,7 @@ options:
   op:
     description:
       - V(offer) lists versions of packages, V(simulate) asks apt's solver what a change would do, V(cleanup) removes the
-        folders of offers that no simulation took over.
+        folders of V(offer) that no simulation took over.
     type: str
     choices: [offer, simulate, cleanup]
     required: true

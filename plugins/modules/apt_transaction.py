@@ -213,7 +213,7 @@ because:
   elements: str
   sample: ["Error! Bad return status for module build on kernel: 6.8.0-45-generic (x86_64)"]
 hint:
-  description: A way out.
+  description: What to do about it.
   returned: failure
   type: str
   sample: mend the cause, then run it again

@@ -172,7 +172,7 @@ class DriverBoot(object):
         self.command(["systemctl", verb, unit], word + unit)
 
     def command(self, argv, done):
-        """Run a command that changes something; fails with its own words."""
+        """Run a command that changes something; fails with its own message."""
         if done:
             self.done.append(done)
         if self.module.check_mode:

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 module: host_plan
 short_description: Decide what has to change on a host, for the roles of this play
 description:
-  - Reads the host, decides on the controller what it should have from the role variables, the catalog and what apt offers
+  - Reads the host, decides on the controller what it should have from the role variables, the catalog and apt's candidates
     there, and lets apt simulate the change on the host. Changes nothing.
   - The first role of a play plans for all our roles that the play lists under C(roles), so that their packages change in
     one apt transaction; the others get their part of that plan. A role that is included by a task plans for itself.

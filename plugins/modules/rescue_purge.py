@@ -89,7 +89,7 @@ because:
   type: list
   elements: str
 hint:
-  description: A way out.
+  description: What to do about it.
   returned: failure
   type: str
 """

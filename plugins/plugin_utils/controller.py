@@ -17,7 +17,7 @@ _MODULES = {
     "probe.diagnostics": ("gpu.provision.gpu_diagnostics", "gpu_diagnostics"),
 }
 _PLAN = ("gpu.provision.host_plan", "host_plan")
-# What roles report to the play, and no wish: see tasks/reboot.yml of nvidia_driver and gpu_rescue, and container_toolkit.
+# What roles report to the play, and no setting: see tasks/reboot.yml of nvidia_driver and gpu_rescue, and container_toolkit.
 _REPORTED = {
     "nvidia_driver_reboot_required",
     "nvidia_driver_reboot_because",

@@ -1,6 +1,6 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""The controller's side of the lock on a host: who we are, and what a person is told of somebody else's lock.
+"""The controller's side of the lock on a host: who we are, and how somebody else's lock is shown.
 
 Used by the command and by the action plugin host_lock alike. What the lock is: module_utils/run/lock.py. Nothing heavy is
 imported here: Ansible loads an action plugin's imports anew for every host.
@@ -111,7 +111,7 @@ def git(folder, *arguments):
 
 
 def refused(lock):
-    """Return the words of an error for a host that another run holds: {"code", "message", "because", "hint"}."""
+    """Return the error for a host that another run holds: {"code", "message", "because", "hint"}."""
     name = (lock.get("controller") or {}).get("name") or "an unknown machine"
     because = "it was started on %s and has not ended, as far as can be told from here" % name
     if lock.get("lease"):
@@ -126,7 +126,7 @@ def refused(lock):
 
 
 def took(was, why):
-    """Return the words for a lock that was taken over: {"code", "message", "because"}. why: the proof; None: by force."""
+    """Return the warning for a lock that was taken over: {"code", "message", "because"}. why: the proof; None: by force."""
     if why is None:
         return {
             "code": "host.lock_broken",

@@ -120,7 +120,7 @@ def choose_torch(
 
 
 def _once(support: Callable[[Gpu], Support]) -> Callable[[Gpu], Support]:
-    """The same question comes up for every branch and every set of wishes: answered once."""
+    """The same question comes up for every branch and every set of requested versions: answered once."""
     known: dict[tuple[object, ...], Support] = {}
 
     def ask(gpu: Gpu) -> Support:

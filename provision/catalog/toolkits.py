@@ -39,7 +39,7 @@ def newest_run(catalog: Catalog, driver: str | int) -> str | None:
 
 
 def targets(catalog: Catalog, gpu: Gpu) -> str:
-    """In words: the first and last CUDA whose compiler targets a GPU."""
+    """As text: the first and last CUDA whose compiler targets a GPU."""
     span = catalog.cuda_range([gpu])
     if span is None:
         row = catalog.architectures.compute_capabilities.get(gpu.cc or "")
@@ -70,7 +70,7 @@ def nearest(catalog: Catalog, cuda: str) -> list[str]:
 
 
 def elsewhere(catalog: Catalog, cuda: str) -> str:
-    """In words: where a toolkit ("12.4" or "12.4.1") comes from when the repository of this Ubuntu has none."""
+    """As text: where a toolkit ("12.4" or "12.4.1") comes from when the repository of this Ubuntu has none."""
     toolkit, held = catalog.cuda(cuda), holders(catalog, cuda)
     release = cuda if cuda.count(".") == 2 else toolkit.releases[-1] if toolkit.releases else toolkit.version
     image = f"a container (nvidia/cuda:{release}-devel-ubuntu{held[-1]})" if held else "a container"
@@ -78,7 +78,7 @@ def elsewhere(catalog: Catalog, cuda: str) -> str:
 
 
 def host_compiler(toolkit: CudaMinor, gcc: str | None, available: Sequence[str] = ()) -> tuple[str, str] | None:
-    """(limit, way out) in words where nvcc of a toolkit refuses a gcc major; None where it takes it, or it is not known.
+    """(limit, suggestion) as text where nvcc of a toolkit refuses a gcc major; None where it takes it, or it is not known.
 
     available: majors of the g++ that are there. (source: cuda.yml, gcc_max, read off crt/host_config.h)
     """

@@ -54,7 +54,7 @@ def _run(arguments: Sequence[str]) -> int:
     except OSError as error:
         if error.errno != errno.EIO:
             return _fail(_defect(error), arguments, error)
-        # The terminal was closed: what ran on hosts was told to end and is recorded; nobody is left to tell.
+        # The terminal was closed: what ran on hosts was told to end and is recorded; nobody is left to read of it.
         for stream in (sys.stdout, sys.stderr):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return int(Exit.INTERRUPTED)
@@ -104,7 +104,7 @@ def _fail(error: ProvisionError, arguments: Sequence[str], cause: BaseException 
 
 
 def _usage_error(error: Exception, arguments: Sequence[str]) -> UsageError | None:
-    """Return what the parser of the command line complained about in our words; None for anything else.
+    """Return what the parser of the command line complained about, reworded; None for anything else.
 
     By what the exceptions carry, not by their classes: typer has brought its own click since 0.20.
     """

@@ -1,4 +1,4 @@
-"""What apply does between the words of its command line and its document: plan, show, ask, carry out, go on."""
+"""What apply does between its command line and its document: plan, show, ask, carry out, go on."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _carry_out(
 def observers(
     fleet: Fleet, planned: PlanDocument, renderer: Renderer, options: RolloutOptions, how: How, before: dict[str, Any]
 ) -> list[RunObserver]:
-    """Return what is told of the rollout: the locks of the hosts, and the record of the run."""
+    """Return the observers of the rollout: the locks of the hosts, and the record of the run."""
     from provision.runs.history import Recorder
 
     command = "provision apply" + (f" --rollback {options.rollback}" if options.rollback else "")

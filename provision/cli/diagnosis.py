@@ -34,7 +34,7 @@ def diagnose(
 ) -> int:
     """Name the cause of what is broken, with the evidence and the smallest repair. Changes nothing.
 
-    What has to be mended first stands first; what only follows from it is told under it. rescue carries the repair out.
+    What has to be mended first stands first; what only follows from it is listed under it. rescue carries the repair out.
     """
     if explain is not None and text is not None:
         raise UsageError(

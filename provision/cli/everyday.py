@@ -102,7 +102,7 @@ _PRUNE = "Remove CUDA toolkits of apt's that are installed and not listed."
 def scan(settings: Settings) -> int:
     """Show what is there: GPUs, the driver in its layers, holds, kernels, sources, CUDA. Changes nothing.
 
-    A fleet is a table; one host (-l gpu01), or -v, is told layer by layer.
+    A fleet is a table; one host (-l gpu01), or -v, is shown layer by layer.
     """
     fleet, renderer = open_fleet(settings, "scan")
     from provision.commands import scan as command

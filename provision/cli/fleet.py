@@ -174,7 +174,7 @@ def history(
         typer.Argument(metavar="[RUN|HOST]", help="A run: last, or a part of its name. A host or group: what it says."),
     ] = None,
     on_hosts: Annotated[
-        bool, typer.Option("--on-hosts", metavar="", help="Ask the hosts: runs from other machines are told there too.")
+        bool, typer.Option("--on-hosts", metavar="", help="Ask the hosts too: they also know runs from other machines.")
     ] = False,
     newest: Annotated[int, typer.Option("-n", "--newest", min=1, metavar="N", help="So many of the newest runs.")] = 20,
 ) -> int:

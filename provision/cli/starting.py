@@ -1,4 +1,4 @@
-"""What init does between the words of its command line and its document: where hosts come from, and where to write."""
+"""What init does between its command line and its document: where hosts come from, and where to write."""
 
 from __future__ import annotations
 

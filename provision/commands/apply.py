@@ -563,7 +563,7 @@ class _Titled:
 
 
 def _outcome(name: str, outcome: HostOutcome, plan: HostPlan, check: bool, run: str) -> Outcome:
-    """Return what a play did on one host, in the document's words."""
+    """Return what a play did on one host, as the document says it."""
     status: str = outcome.status
     code, issues, lost = outcome.exit_code, [outcome.issue] if outcome.issue else [], False
     if outcome.issue is not None and outcome.issue.code == "verify.failed":

@@ -44,7 +44,7 @@ class CompatDocument(Document):
 
 
 def run(request: CompatRequest) -> CompatDocument:
-    """Answer what fits: exit code 0 when it does, 5 when wishes clash. UsageError for what does not exist."""
+    """Answer what fits: exit code 0 when it does, 5 when items clash. UsageError for what does not exist."""
     if not any(request.model_dump().values()):
         raise UsageError(
             "usage.arguments", "nothing to compare", hint="provision compat --gpu 'RTX 3090' --cuda 12.4 --torch 2.6"

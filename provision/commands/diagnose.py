@@ -35,7 +35,7 @@ class DiagnosedHost(BaseModel):
     unknown: list[str] = Field(default_factory=list)
     # what could not be read: silence about it proves nothing
     unread: list[str] = Field(default_factory=list)
-    # told where nothing was found
+    # shown where nothing was found
     looked_at: list[str] = Field(default_factory=list)
     summary: str = ""
 
@@ -95,7 +95,7 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DiagnoseDocument:
 
 
 def judged(facts: Facts, values: dict[str, object]) -> DiagnosedHost:
-    """Return what is said of one host. facts: of the host program ``trouble``."""
+    """Return what is said of one host. facts: of the host program ``probe.diagnostics``."""
     catalog = load_catalog()
     found = diagnose(facts, values, catalog)
     return DiagnosedHost(

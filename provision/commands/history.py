@@ -88,7 +88,7 @@ def _unreadable(broken: Sequence[str], hint: str, host: str | None = None) -> Is
 
 
 def of_hosts(fleet: Fleet, base: Path | None, talk: Talk | None = None, *, newest: int = _NEWEST) -> HistoryDocument:
-    """Ask hosts what was done to them, in one read each; runs from other machines are told there too."""
+    """Ask hosts what was done to them, in one read each; runs from other machines are included."""
 
     def ask(host: Any, session: Any) -> Mapping[str, Any]:
         answer = session.call("run.record", {"op": "read", "newest": newest})

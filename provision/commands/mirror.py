@@ -241,7 +241,7 @@ def _pips_own() -> str | None:
 
 
 class _Place:
-    """A context: the folder here, or on a host over one session; and the words for where that is."""
+    """A context: the folder here, or on a host over one session; and how messages name where that is."""
 
     def __init__(self, fleet: Fleet, order: Order) -> None:
         self._fleet, self._order = fleet, order

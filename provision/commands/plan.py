@@ -31,7 +31,7 @@ def run(
     on_change: called once, from a thread, as soon as one host will probably have to change (apt is asked).
     keep: see fleet.ask_all. waits: hosts that are planned for as if their GPUs were idle, since they will be waited for or
     drained; who uses them now is in reboot.blocked_by.
-    before: told the facts of each host that has to change, from its thread.
+    before: called with the facts of each host that has to change, from its thread.
     """
     catalog = load_catalog()
     first = threading.Lock()
@@ -95,5 +95,5 @@ def disturbs(plan: HostPlan) -> bool:
 
 
 def described(users: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return facts.GpuUser rows in words: ``python3 (pid 42, root)``."""
+    """Return facts.GpuUser rows as text: ``python3 (pid 42, root)``."""
     return [f"{user['comm']} (pid {user['pid']}{', ' + user['user'] if user['user'] else ''})" for user in users]

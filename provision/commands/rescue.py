@@ -36,7 +36,7 @@ from provision.runs.fleet import Fleet, Silent, Talk, ask_all, release
 from provision.runs.run_lock import HostLocks, folder_of
 
 _PLAYBOOK = ROOT / "playbooks/rescue.yml"
-# a host in trouble answers slowly: dmesg, systemctl and nvidia-smi may each run into their limit
+# a broken host answers slowly: dmesg, systemctl and nvidia-smi may each run into their limit
 _READ_SECONDS = 120.0
 _CODES = {
     "well": Exit.OK,

@@ -14,7 +14,7 @@ from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 
 def run(fleet: Fleet, talk: Talk | None = None) -> ScanDocument:
-    """Read every host once. Unreachable and failed hosts are told apart; the others have their facts."""
+    """Read every host once. Unreachable and failed hosts are listed apart; the others have their facts."""
     answers = ask_all(
         fleet,
         fleet.hosts,
@@ -41,7 +41,7 @@ def _in_brief(host: ScannedHost) -> str:
 
 
 def describe(facts: Facts) -> ScannedHost:
-    """Return a host's facts with the words that a table shows."""
+    """Return a host's facts with the texts that a table shows."""
     driver, noticed = describe_driver(facts), remarks(facts)
     return ScannedHost(
         status="ok",

@@ -80,7 +80,7 @@ def as_issue(host: str, check: Check) -> Issue:
 
 
 def write_junit(document: VerifyDocument, path: Path) -> None:
-    """Write the results as JUnit XML: a suite a host, a case a check. Warnings pass, with their words as output.
+    """Write the results as JUnit XML: a suite a host, a case a check. Warnings pass, with their text as output.
 
     Raises UsageError when the file cannot be written.
     """

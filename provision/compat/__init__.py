@@ -1,7 +1,7 @@
 """What fits together, answered from the catalog alone: any combination of GPUs, driver, CUDA, cuDNN, frameworks, Ubuntu.
 
-``compat(wishes, catalog)`` is a pure function. Every wish narrows what can be chosen (driver branch, module flavour, CUDA
-toolkit, framework build); a set of wishes fits when something is left. When nothing is left, the smallest sets of wishes
+``compat(request, catalog)`` is a pure function. Every item narrows what can be chosen (driver branch, module flavour, CUDA
+toolkit, framework build); a set of items fits when something is left. When nothing is left, the smallest sets of items
 that clash are named, each with the reason, and for each the nearest thing that works.
 """
 

@@ -113,7 +113,7 @@ class ImageAnswer(BaseModel):
 
 
 class Nearest(BaseModel):
-    """One change of one wish that makes things work: wish name to its new value."""
+    """One change of one item that makes things work: name of the item to its new value."""
 
     change: dict[str, str]
     text: str

@@ -1,4 +1,4 @@
-"""What a set of wishes leaves: each rule once. A set clashes when nothing is left of the branches."""
+"""What a set of requested items leaves: each rule once. A set clashes when nothing is left of the branches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provision.compat.answer import Nearest
 from provision.compat.request import ParsedRequest, RequestItem, parse_one
 from provision.lib.suggest import suggest
 
-# The processor whose wheels are meant; no wish says another.
+# The processor whose wheels are meant; no item says another.
 MACHINE = "x86_64"
 
 
@@ -31,7 +31,7 @@ class Left:
 
 
 class Judge:
-    """The rules over one set of wishes."""
+    """The rules over one set of items."""
 
     def __init__(self, catalog: Catalog, parsed: ParsedRequest, today: date) -> None:
         self.catalog, self.parsed, self.today = catalog, parsed, today
@@ -40,7 +40,7 @@ class Judge:
         self._known_series: dict[tuple[int, str], list[KnownSeries]] = {}
 
     def left(self, parsed: ParsedRequest) -> list[Left]:
-        """Return every branch that all of ``wished`` leave, oldest first; empty: they clash."""
+        """Return every branch that all of ``parsed`` leave, oldest first; empty: they clash."""
         return list(self._left(parsed))
 
     def fits(self, parsed: ParsedRequest) -> bool:
@@ -161,7 +161,7 @@ class Judge:
         return ([item for item in alive if sure(item)] or alive or steady or left)[-1]
 
     def clashes(self) -> list[tuple[str, ...]]:
-        """Smallest sets of wishes that leave nothing: single ones, else pairs, else triples, …"""
+        """Smallest sets of items that leave nothing: single ones, else pairs, else triples, …"""
         for size in range(1, len(self.parsed) + 1):
             found = [names for names in combinations(self.parsed, size) if not self.fits(self.parsed.only(names))]
             if found:
@@ -169,7 +169,7 @@ class Judge:
         return []
 
     def nearest(self, names: tuple[str, ...]) -> list[Nearest]:
-        """For each wish of a clash, the nearest value that ends it; first those that make everything fit."""
+        """For each item of a clash, the nearest value that ends it; first those that make everything fit."""
         found: list[Nearest] = []
         for name in names:
             for scope, fits_all in ((self.parsed, True), (self.parsed.only(names), False)):
@@ -199,7 +199,7 @@ class Judge:
         return Nearest(change=change, text=f"{other.title} instead of {item.title}", fits_all=fits_all)
 
     def _domain(self, item: RequestItem, others: ParsedRequest) -> list[str]:
-        """Values that could stand in for a wish, nearest first."""
+        """Values that could replace an item's, nearest first."""
         catalog = self.catalog
         if item.kind == "driver":
             left = self.left(others)

@@ -1,4 +1,4 @@
-"""Clashes in words: a code of its own for each kind, the reasons, and a way out."""
+"""Messages for clashes: a code of its own for each kind, the reasons, and a way out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHANNELS = {"ubuntu": "Ubuntu archive", "cuda": "NVIDIA's repository", "ppa": "P
 
 
 class Clash:
-    """Wishes that leave nothing together. ``near``: the nearest values that end it."""
+    """Items that leave nothing together. ``near``: the nearest values that end it."""
 
     def __init__(self, judge: Judge, names: Sequence[str], nearest: Sequence[Nearest]) -> None:
         self.judge, self.catalog, self.parsed = judge, judge.catalog, judge.parsed.only(names)
@@ -221,7 +221,7 @@ class Clash:
         return self._say("compat.clash", f"{titles} do not go together", self._limits())
 
     def _limits(self) -> list[str]:
-        """What each wish leaves by itself."""
+        """What each item leaves by itself."""
         lines = []
         for name, one in self.parsed.items():
             left = self.judge.left(self.parsed.only([name]))

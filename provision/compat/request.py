@@ -1,4 +1,4 @@
-"""What was asked, understood: each wish as the thing of the catalog that it means."""
+"""The parsed request: each item as the thing of the catalog that it means."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = ("driver", "cuda", "cudnn", "torch", "tensorflow", "ubuntu", "modules", 
 
 @dataclass(frozen=True)
 class RequestItem:
-    """One wish: its kind, what was typed, how messages name it, and what it means (a GPU, branch, release, toolkits, …)."""
+    """One item of a request: kind, text as typed, title in messages, and what it means (a GPU, a branch, toolkits, …)."""
 
     kind: str
     text: str

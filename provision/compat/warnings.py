@@ -32,7 +32,7 @@ class Warnings:
             self.add("catalog.uncertain", f"not sure ({certainty}): {what}", [note])
 
     def wishes(self) -> None:
-        """Warnings about wishes by themselves, whether or not all fits."""
+        """Warnings about items by themselves, whether or not all fits."""
         if self.parsed.tensorflow and self.gpus:
             compute = self.catalog.frameworks.tensorflow.compute
             what = f"which GPUs the wheels of {self.parsed['tensorflow'].title} hold code for"

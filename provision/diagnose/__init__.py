@@ -14,10 +14,10 @@ __all__ = ["diagnose"]
 
 
 def diagnose(facts: Facts, values: Mapping[str, Any], catalog: Catalog) -> Diagnosis:
-    """Return what is wrong with one host, what has to be mended first standing first.
+    """Return what is wrong with one host, what has to be mended first at the head.
 
-    facts: of the host program ``trouble`` (with those of the probe alone much stays unsaid); values: the host's
-    effective role variables, the wish; catalog: load_catalog(). Never raises for any facts.
+    facts: of the host program ``probe.diagnostics`` (with those of the probe alone much stays unsaid); values: the host's
+    effective role variables; catalog: load_catalog(). Never raises for any facts.
     """
     from provision.diagnose.judge import judge
     from provision.diagnose.rule import Case

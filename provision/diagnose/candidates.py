@@ -60,7 +60,7 @@ class Candidate:
 
     @property
     def origin(self) -> str:
-        """Who the version is from, in words."""
+        """Who the version is from, as text."""
         if self.source is None:
             return "installed"
         return self.source.origin or urlsplit(self.source.uri).hostname or self.source.uri

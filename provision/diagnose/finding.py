@@ -66,7 +66,7 @@ class Repair(BaseModel):
 
 
 class Cause(Finding):
-    """One named cause on one host; its way out is repairs, not a hint."""
+    """One named cause on one host; it has repairs in place of a hint."""
 
     level: Level
     # what does not work because of it

@@ -32,7 +32,7 @@ def judge(case: Case) -> Diagnosis:
 
 
 def finding_of(page: Page, found: Found) -> Cause:
-    """Return what a rule found as data; words that are the same on every host come from the page."""
+    """Return what a rule found as data; texts that are the same on every host come from the page."""
     return Cause(
         code=page.code,
         level=found.level or page.level,

@@ -222,7 +222,7 @@ def smi_works(case: Case) -> bool:
     return in_container(case) or len(smi.gpus) >= count
 
 
-# --- words -------------------------------------------------------------------------------------------------------
+# --- texts -------------------------------------------------------------------------------------------------------
 
 
 def module_text(module: DiskModule) -> str:
@@ -303,7 +303,7 @@ def driver_packages(case: Case) -> dict[str, str]:
 
 
 def sources_read(case: Case) -> list[str]:
-    """Everything that decides about the driver, as it was found: what is told when nothing explains a symptom."""
+    """Everything that decides about the driver, as it was found: what is shown when nothing explains a symptom."""
     facts, diagnostics = case.facts, boot(case)
     rows = [loaded_text(case)]
     for kernel in kernels_that_matter(case):

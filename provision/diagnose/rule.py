@@ -25,7 +25,7 @@ _EVIDENCE = 12
 
 @dataclass(frozen=True)
 class Case:
-    """One host, as rules see it. values: its effective role variables, the wish."""
+    """One host, as rules see it. values: its effective role variables."""
 
     facts: Facts
     values: Mapping[str, Any]

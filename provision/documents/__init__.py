@@ -148,7 +148,7 @@ class AppliedHost(BaseModel):
     checks: list[Check] = Field(default_factory=list)
     # counted from 1; None: in none of them
     wave: int | None = None
-    # another boot answers: told apart by its boot_id
+    # another boot answers: recognised by its boot_id
     rebooted: bool = False
     # of busy: the processes on the GPUs
     because: list[str] = Field(default_factory=list)

@@ -24,7 +24,7 @@ def judge_host(name: str, facts: Facts, values: dict[str, Any], catalog: Catalog
     """Return what of a host drifted, the gravest first, and the lock that it was held against.
 
     values: effective role variables with ``inventory_dir``. Raises LockError for a lock that cannot be used, UsageError and
-    RefusedError for wishes that cannot be judged.
+    RefusedError for variables that cannot be judged.
     """
     lock, _ = lock_of(name, facts, values)
     found = find(values)

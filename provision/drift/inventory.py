@@ -106,7 +106,7 @@ def _of_hold(step: Step) -> list[Item]:
 
 
 def _of_boot(step: Step, has_files: bool, facts: Facts) -> list[Item]:
-    """A unit that does not run, a module that is not loaded, an old initramfs; files of the step are told by themselves."""
+    """A unit that does not run, a module that is not loaded, an old initramfs; files of the step are reported by themselves."""
     if has_files:
         return []
     if not step.title.startswith("start "):

@@ -1,4 +1,4 @@
-"""One thing that drifted, and which of several that say the same is told."""
+"""One thing that drifted, and which of several that say the same is reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Item(Finding):
         self.message = f"{self.what}: {self.found}; expected: {self.expected}"
 
 
-# An item of a check, or one that only says "packages have to change", tells nothing new where another of these areas is told.
+# An item of a check, or one that only says "packages have to change", adds nothing where another of these areas is reported.
 # What a check judges -> the areas that explain it.
 ECHOES: dict[str, tuple[str, ...]] = {
     "packages.driver": ("packages", "boot", "lock"),

@@ -116,7 +116,7 @@ def _kernel(facts: Facts, lock: HostLock) -> list[Item]:
         )
     for name, version in sorted(locked.packages.items()):
         have = _version(facts, name)
-        # A kernel that moved has other modules and metapackages: that is told once.
+        # A kernel that moved has other modules and metapackages: that is reported once.
         if have != version and boots == locked.release:
             items.append(
                 Item(

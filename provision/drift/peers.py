@@ -77,7 +77,7 @@ def _toolkits(facts: Facts) -> list[str]:
 def compare(peers: Mapping[str, Peer], reported: Mapping[str, set[str]]) -> dict[str, list[Item]]:
     """Return the items of hosts that differ from more than half of their kind.
 
-    told: host -> areas of the items that it has already: what inventory or lock say of it is not said again.
+    reported: host -> areas of the items that it has already: what inventory or lock say of it is not said again.
     """
     kinds: dict[tuple[str, ...], list[str]] = {}
     for name, peer in peers.items():

@@ -1,6 +1,6 @@
 """What only diagnose reads of a host, beside the facts that every command reads: logs, leftovers, states of repair.
 
-The host program ``trouble`` (plugins/module_utils/probe/diagnostics.py) reads the same facts as the probe and adds this. Absent
+The host program ``probe.diagnostics`` reads the same facts as the probe and adds this. Absent
 knowledge is ``None``, never a guess.
 """
 
@@ -344,7 +344,7 @@ class AptDiagnostics(Answer):
 
 
 class Proxy(Answer):
-    """A proxy that one layer is told of; apt's are among its settings."""
+    """A proxy that one layer is set to use; apt's are among its settings."""
 
     # everybody, user, docker, conda, pip
     layer: Name

@@ -58,7 +58,7 @@ SUDO_OPTIONS = ("become_user", "become_exe", "become_flags", "become_pass")
 
 
 class Wrong(Exception):
-    """The inventory cannot be used; the four words of an Issue."""
+    """The inventory cannot be used; the four fields of an Issue."""
 
     def __init__(self, code: str, message: str, because: list[str] | None = None, hint: str | None = None) -> None:
         super().__init__(message)

@@ -26,7 +26,7 @@ _ALWAYS = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class HostProxy:
-    """The wish. http, https: ``http://HOST:PORT`` or empty; no_proxy: hosts, domains and networks that need none."""
+    """The proxy of the inventory. http, https: ``http://HOST:PORT`` or empty; no_proxy: hosts, domains and networks without it."""
 
     http: str = ""
     https: str = ""

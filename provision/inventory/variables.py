@@ -278,7 +278,7 @@ def _bool(value: Any) -> bool:
 
 
 def _allowed(variable: Variable) -> str:
-    """What may be written, in a few words."""
+    """What may be written, as a short text."""
     if variable.choices:
         text = "one of " + ", ".join(str(choice) for choice in variable.choices)
     elif variable.type == "list" and variable.elements:

@@ -1,4 +1,4 @@
-"""What a scan says of CUDA in words: toolkits, cuDNN, NCCL, nvcc, people's own lines. Pure functions of facts."""
+"""What a scan shows of CUDA: toolkits, cuDNN, NCCL, nvcc, people's own lines. Pure functions of facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINK = "/usr/local/cuda"
 
 
 def describe_cuda(facts: Facts) -> str | None:
-    """Return CUDA, cuDNN and NCCL of a host in a few words; None where there is none."""
+    """Return CUDA, cuDNN and NCCL of a host as a short text; None where there is none."""
     parts = []
     known = {toolkit.version for toolkit in facts.cuda.toolkits if toolkit.version} or set(_parts(facts))
     known = known or {_minor(version) for version in facts.cuda_dirs.values() if version}

@@ -10,7 +10,7 @@ from provision.errors import UsageError
 
 
 def check_writable(path: Path, hint: str) -> None:
-    """Raise UsageError where ``write`` would fail, as far as that can be told: before a fleet is asked, not after."""
+    """Raise UsageError where ``write`` would fail, as far as that can be known: before a fleet is asked, not after."""
     place, why = path.expanduser().resolve(), None
     if place.is_dir():
         why = "it is a folder"

@@ -1,5 +1,5 @@
 """What is said of one host, in one shape: by checks, diagnose, drift and scan; which of it is gravest, what follows from
-what, and in which order it is told.
+what, and in which order it is reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEVEL: dict[str, Level] = {"fail": "error", "warn": "warning"}
 
 
 class Finding(BaseModel):
-    """One thing that is said of a host. code: stable, ``area.what``. hint: the way out, where something is wrong."""
+    """One thing that is said of a host. code: stable, ``area.what``. hint: what to do, where something is wrong."""
 
     code: str
     level: Level
@@ -38,7 +38,7 @@ class Finding(BaseModel):
 
     @property
     def way_out(self) -> str:
-        """The hint, as a repair's words."""
+        """The hint, as a repair's text."""
         return self.hint or ""
 
     @property

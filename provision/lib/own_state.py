@@ -58,7 +58,7 @@ def read(path: Path, model: type[Model]) -> Model | None:
 
 
 def take(path: Path, model: type[Model], said: Callable[[str], None]) -> Model | None:
-    """Return what a file of ours says; None where there is none, or a damaged one, which is put aside. said: told of that."""
+    """Return what a file of ours says; None where there is none, or a damaged one, which is put aside: said gets a line."""
     try:
         return read(path, model)
     except Damaged as damage:

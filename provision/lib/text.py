@@ -68,7 +68,7 @@ PackageName = Annotated[
 ]
 # Names of what programs call by one word: modules, drivers, runtimes, sonames, Python and conda packages, keys.
 Name = Annotated[str, _form(r"[\w.+@:/~=*-]+", 256, "not a name")]
-# What a card is known by is never empty: the catalog is asked for the one, and cards are told apart by the other.
+# What a card is known by is never empty: the catalog is asked for the one, and cards are distinguished by the other.
 PciDevice = Annotated[str, _form(r"[0-9a-fA-F]{4}", 4, "not a PCI device id", may_be_empty=False)]
 PciSubsystem = Annotated[str, _form(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}", 9, "not a PCI subsystem id", may_be_empty=False)]
 PciClass = Annotated[str, _form(r"[0-9a-fA-F]{4}(?:[0-9a-fA-F]{2})?", 6, "not a PCI class", may_be_empty=False)]
@@ -176,7 +176,7 @@ def bad_answer(why: str) -> HostFailedError:
 
 
 def _leave_out(model: type[BaseModel], answer: Any, error: ValidationError, refused: list[str]) -> None:
-    """Take out of an answer what pydantic complains of; told gets the places."""
+    """Take out of an answer what pydantic complains of; refused gets the places."""
     if error.error_count() > _MOST_WRONG:
         raise bad_answer(f"more than {_MOST_WRONG} facts are not as they must be")
     out: dict[tuple[int | str, ...], object] = {}

@@ -117,7 +117,7 @@ def _of_hosts(before: Lock, new: Lock, moved: set[str]) -> list[Change]:
             ("cards", _cards(one), _cards(other)),
         ):
             if what == "group" and now not in before.groups:
-                # told with the group
+                # reported with the group
                 continue
             if old != now and one is not None and other is not None:
                 found.append(Change(group=group, part="hosts", what=f"{name} {what}", old=old, new=now))

@@ -59,7 +59,7 @@ class Made:
 
 
 def entry(seen: Seen, catalog: Catalog) -> Entry:
-    """Say what a host has, by the parts that its inventory manages. Raises ProvisionError where that cannot be told."""
+    """Say what a host has, by the parts that its inventory manages. Raises ProvisionError where that cannot be determined."""
     facts = seen.facts
     if not (facts.host.os.version_id and facts.host.arch):
         raise ProvisionError(
@@ -264,7 +264,7 @@ def _differing(
 
 
 def differences(one: LockedGroup, other: LockedGroup, left: str, right: str) -> list[str]:
-    """Where two groups differ, in words: "libnccl2: locked 2.25.1-1+cuda12.8, here none"."""
+    """Where two groups differ, as text: "libnccl2: locked 2.25.1-1+cuda12.8, here none"."""
     a, b = flat(one), flat(other)
     return [
         f"{key}: {left} {a.get(key, 'none')}, {right} {b.get(key, 'none')}"

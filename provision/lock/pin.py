@@ -1,4 +1,4 @@
-"""Keeping the plan of a host to the lock: which wishes become exact, which contradict it, which packages are pinned.
+"""Keeping the plan of a host to the lock: which variables become exact, which contradict it, which packages are pinned.
 
 Pure but for ``find``, which reads the file. What a lock holds are versions; what is wanted at all stays the inventory's
 word. A kernel is never moved by a plan, so what the lock says of kernels is for drift alone.
@@ -21,7 +21,7 @@ from provision.parts.candidates import Candidates
 from provision.parts.desired import Desired
 from provision.parts.registry import by_name, in_locks
 
-_MOVE_ON = "provision lock --update takes the inventory's wish over; --no-lock plans without the lock"
+_MOVE_ON = "provision lock --update takes over what the inventory asks for; --no-lock plans without the lock"
 
 
 # --- which lock ---------------------------------------------------------------------------------------------------------
@@ -96,12 +96,12 @@ def alike(lock: Lock, facts: Facts) -> list[str]:
     return fitting
 
 
-# --- what it makes of the wishes ----------------------------------------------------------------------------------------
+# --- what it makes of the variables --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Pinned:
-    """A host held to its lock. values: role variables with exact versions; issues: wishes that contradict the lock.
+    """A host pinned by its lock. values: role variables with exact versions; issues: variables that contradict the lock.
 
     pins: part -> {package: Debian version}, of the parts that are planned for and wanted.
     """
@@ -136,7 +136,7 @@ class Pinned:
 
 
 def pin(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collection[str]) -> Pinned:
-    """Make the wishes of a host exact by its lock, for the parts that are planned for."""
+    """Make the variables of a host exact by its lock, for the parts that are planned for."""
     group, found, issues = host.group, dict(values), []
     pins: dict[str, dict[str, str]] = {}
     where = f"{Path(host.path).name}, group {host.group_name}"
@@ -172,11 +172,11 @@ def _issue(host: HostLock, code: str, message: str, where: str) -> Issue:
     return Issue(code=code, host=host.name, message=message, because=[f"locked in {where}"], hint=_MOVE_ON)
 
 
-# --- what it makes of offers and decisions ------------------------------------------------------------------------------
+# --- what it makes of candidates and decisions --------------------------------------------------------------------------
 
 
 def restrict(available: Candidates, pins: Mapping[str, str]) -> Candidates:
-    """What apt offers, of pinned packages in the locked version alone; untouched where that is not among it."""
+    """What apt has, of pinned packages in the locked version alone; untouched where that is not among it."""
     packages = {}
     for name, candidates in available.packages.items():
         only = [candidate for candidate in candidates if candidate.version == pins.get(name)]
@@ -187,7 +187,7 @@ def restrict(available: Candidates, pins: Mapping[str, str]) -> Candidates:
 def not_available(
     pinned: Pinned, facts: Facts, part: str, available: Mapping[str, Collection[str]], errors: Collection[str]
 ) -> Issue | None:
-    """The blocker of a part of which locked versions are gone from the repositories. offered: package -> versions."""
+    """The blocker of a part of which locked versions are gone from the repositories. available: package -> versions."""
     gone = {
         name: version
         for name, version in pinned.missing(facts, part).items()
@@ -211,9 +211,9 @@ def not_available(
 
 
 def _nearest(there: Collection[str], version: str) -> str:
-    """The nearest versions that are offered, the newer one and the older one."""
+    """The nearest versions that are available, the newer one and the older one."""
     if not there:
-        return "none is offered"
+        return "none is available"
     ordered = sorted(there, key=deb_version.key)
     older = [one for one in ordered if deb_version.compare(one, version) < 0][-1:]
     newer = [one for one in ordered if deb_version.compare(one, version) > 0][:1]

@@ -100,7 +100,7 @@ class Maker:
     # --- apt
 
     def _refuse_other_signature(self, before: Mapping[str, Any]) -> None:
-        """One folder has one kind of signature: hosts are told one key, or none."""
+        """One folder has one kind of signature: hosts get one key, or none."""
         was, now = before.get("signed"), self.signer.fingerprint if self.signer else None
         if not before.get("packages") or was == now:
             return

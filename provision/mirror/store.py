@@ -1,4 +1,4 @@
-"""The folder of a mirror, here or on a host: the programs that work on it, called with their errors in our words."""
+"""The folder of a mirror, here or on a host: the programs that work on it, called with their errors as ours."""
 
 from __future__ import annotations
 

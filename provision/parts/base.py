@@ -33,7 +33,7 @@ L = TypeVar("L")
 class Host:
     """A host as its parts decide about it.
 
-    offers: what apt offers, by channel, as far as it was asked. decisions: of the parts so far. channels: part -> where its
+    candidates: what apt has, by channel, as far as it was asked. decisions: of the parts so far. channels: part -> where its
     packages come from with this plan. proxy: the one that programs of the host are to use.
     """
 
@@ -110,11 +110,11 @@ class Part(Generic[D, L]):
     # --- plan
 
     def decide(self, host: Host) -> D:
-        """What the host should have, by the desired state, the facts, and apt's offers so far."""
+        """What the host should have, by the desired state, the facts, and apt's candidates so far."""
         raise NotImplementedError
 
     def asks(self, decision: Any) -> Sequence[str]:
-        """Channels whose offers the decision waits for."""
+        """Channels whose candidates the decision waits for."""
         return [decision.ask] if decision.ask else []
 
     def patterns(self, host: Host, sources: Collection[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What apt offers on one host, as data, and the few questions that resolve asks of it."""
+"""What apt has for one host, as data, and the few questions that resolve asks of it."""
 
 from __future__ import annotations
 
@@ -141,9 +141,9 @@ def closure(
 
     A version on the metapackage alone lets its dependencies float (scenario G4), so every package of the family that
     must carry the driver's version is pinned. skip_bases: bases that another chosen package provides (the DKMS
-    package, where signed modules are installed). Companions (nvidia-settings, …) are pinned too where they are offered
+    package, where signed modules are installed). Companions (nvidia-settings, …) are pinned too where they are available
     at the driver's version, as NVIDIA's repository does, or where a member of the family asks for an exact one. Names
-    that are not offered so are left to apt.
+    that are not available so are left to apt.
     """
     chosen: dict[str, str] = {}
     todo: list[Relation] = [Relation(name) for name in top]

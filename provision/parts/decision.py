@@ -1,4 +1,4 @@
-"""What resolve is asked and what it answers: the wish, the target, the decision, and the words for channels."""
+"""What resolve is asked and what it answers: the config, the target, the decision, and the names of channels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHANNELS = {"ubuntu": "the Ubuntu archive", "cuda": "NVIDIA's repository", "ppa"
 
 
 def of_role(values: Mapping[str, Any], prefix: str, config: Any) -> dict[str, Any]:
-    """The values of one role's variables that a wish (a dataclass) has as fields, by the names of these."""
+    """The values of one role's variables that a config (a dataclass) has as fields, by the names of these."""
     return {
         name.removeprefix(prefix): value
         for name, value in values.items()
@@ -82,7 +82,7 @@ class Target:
 class BaseDecision:
     """What every decision says beside its target.
 
-    blockers: nothing may be changed. ask: channel whose offer is needed before this can be decided.
+    blockers: nothing may be changed. ask: channel whose candidates are needed before this can be decided.
     """
 
     ask: str | None = None

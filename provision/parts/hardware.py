@@ -24,7 +24,7 @@ _LEFT_OUT = re.compile(r"\b(?:nvidia|geforce|tesla|quadro|generation|edition)\b"
 class Kind:
     """Hosts with the same cards. cards: as verify expects them ("8x H100 SXM5 80GB"), of most hosts.
 
-    branches, recommended: of the driver, by the catalog; trouble: why no driver can be chosen for a host as it is. odd: hosts with
+    branches, recommended: of the driver, by the catalog; refused: why no driver can be chosen for a host as it is. odd: hosts with
     another number of cards -> theirs.
     """
 

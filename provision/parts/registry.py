@@ -1,4 +1,4 @@
-"""Every part of a host, in the order in which they are decided, planned, checked and told: a new one is a line here."""
+"""Every part of a host, in the order in which they are decided, planned, checked and reported: a new one is a line here."""
 
 from __future__ import annotations
 

@@ -44,19 +44,19 @@ def plan_host(
     """Plan one host.
 
     values: effective role variables (variables.effective), with ``inventory_dir``; a lock beside the inventory is held
-    (lock.pin.path_of). parts: which of registry.roles() to plan for; held: which of them to hold to the lock; None: all. Raises
+    (lock.pin.path_of). parts: which of registry.roles() to plan for; pinned: which of them to pin to the lock; None: all. Raises
     UnreachableError or HostFailedError from ``call`` and UsageError for values, or a lock, that cannot be used.
     """
     return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts, pinned)
 
 
 def read_facts(call: Call, values: Mapping[str, Any], program: str = "probe.facts") -> Facts:
-    """Read a host, and look at the places that its wishes name. program: trouble reads more, for diagnose and rescue."""
+    """Read a host, and the places that its inventory names. program: probe.diagnostics reads more, for diagnose and rescue."""
     return Facts.of_host(call(program, probe_args(values)))
 
 
 def probe_args(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the probe is told of a host's wishes: where else to look."""
+    """Arguments of the probe from a host's variables: where else to read."""
     prefixes = Desired(values).conda_given.prefix_paths()
     return {"conda_prefixes": prefixes} if prefixes else {}
 
@@ -79,7 +79,7 @@ def plan_from_facts(
 
 
 def plan_without_apt(name: str, facts: Facts, values: dict[str, Any], catalog: Catalog) -> tuple[HostPlan, list[str]]:
-    """How a host stands to its wishes by its facts alone: the plan as far as no apt is asked, and what would be asked for.
+    """The plan of a host by its facts alone, as far as apt need not be asked; and the parts that would have to ask it.
 
     The second are the parts whose packages are not what is wanted: their other steps are left out of the plan then. Jobs on
     the GPUs stop nothing here: nothing will be done.
@@ -102,7 +102,7 @@ def describe_gpus(facts: Facts, catalog: Catalog) -> list[str]:
 
 
 def failed_plan(host: str, error: ProvisionError) -> HostPlan:
-    """The plan of a host that could not be read or planned: its error in the plan's words."""
+    """The plan of a host that could not be read or planned: its error as a plan."""
     status = {4: "unreachable", 5: "blocked"}.get(int(error.exit_code), "failed")
     issue = error.issue.model_copy(update={"host": host})
     return HostPlan.model_validate({"host": host, "status": status, "blockers": [issue.model_dump()]})
@@ -203,7 +203,7 @@ class _Planner:
     def _pin_to_lock(self) -> None:
         """Make decided packages those of the lock; refuse what contradicts it, and versions that are gone."""
         pinned, host = self.pinned, self.host
-        # What concerns the host as a whole is told with its driver.
+        # What concerns the host as a whole is reported with its driver.
         first = host.driver
         if self.unlocked:
             first.warnings.append(self.unlocked)
@@ -216,7 +216,7 @@ class _Planner:
         ]
         against = [*pinned.issues, *filter(None, gone)]
         if against:
-            # What else resolve found follows from it, and its ways out are not those of a locked host.
+            # What else resolve found follows from it, and its suggestions are not those of a locked host.
             for decision in host.decisions.values():
                 decision.blockers = []
             first.blockers = against
@@ -489,7 +489,7 @@ def _names(install: Collection[str]) -> set[str]:
 
 
 def _part_of(name: str, requested_by_part: Mapping[str, Collection[str]]) -> str:
-    """The part of the plan that brings a package: it names it, or what it names depends on it."""
+    """The part of the plan that a package belongs to: the part names it, or what it names depends on it."""
     for part, named in requested_by_part.items():
         if name in named:
             return part
@@ -504,7 +504,7 @@ def apply_simulation(
 ) -> None:
     """Put what apt said it would do into the plan: packages with versions, removals, sizes.
 
-    brings: the names that each part asks apt for, or asks to go.
+    requested_by_part: the names that each part asks apt for, or asks to go.
     """
     plan.packages = [
         PackageChange(

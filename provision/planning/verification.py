@@ -59,7 +59,7 @@ def verify_host(
 ) -> list[Check]:
     """Read one host, have it prove what it can, and judge it.
 
-    Raises UsageError where a pattern of ``look`` means none of this host's checks.
+    Raises UsageError where a pattern of ``selection`` means none of this host's checks.
     """
     catalog = catalog or load_catalog()
     facts = read_facts(call, values)
@@ -116,7 +116,7 @@ def refuse_unknown(selection: CheckSelection, found: Iterable[str]) -> None:
 
 
 def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = None) -> Expect:
-    """What verify holds a host to: the wish, and where it leaves a choice, what resolve keeps."""
+    """What verify expects of a host: what the inventory asks for, and where that leaves a choice, what resolve keeps."""
     host = Host(facts, catalog or load_catalog(), Desired(values))
     decide(host)
     expect = Expect.model_validate({part.name: part.expect(host, host.decisions[part.name]) for part in PARTS})
@@ -163,7 +163,7 @@ def bounds(facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalo
 def prove_args(
     facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalog, selection: CheckSelection = EVERYTHING
 ) -> dict[str, Any]:
-    """What the host's program ``prove`` is told: users, toolkits, interpreters, what a login exports, limits."""
+    """Arguments of the host's program ``prove``: users, toolkits, interpreters, what a login exports, limits."""
     # What a login exports: lines that people wrote for everyone, and ours where it was asked for.
     exported = [
         folder

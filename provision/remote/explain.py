@@ -1,4 +1,4 @@
-"""From what sudo, a shell or ssh printed to words that a person understands. Pure."""
+"""From what sudo, a shell or ssh printed to a message that a person understands. Pure."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def lacks_python(text: str) -> bool:
 
 
 def become_failed(text: str, *, host: str, user: str) -> ProvisionError | None:
-    """Return what sudo's words mean, or None when sudo did not complain."""
+    """Return what sudo's messages mean, or None when sudo did not complain."""
     for pattern, code, message, hint in _SUDO:
         if re.search(pattern, text, re.IGNORECASE):
             return UnreachableError(code, message.format(user=user), host=host, because=tail(text), hint=hint)
@@ -115,7 +115,7 @@ def wrong_password(host: str, user: str) -> ProvisionError:
 
 
 def ssh_failed(text: str, *, host: str, address: str) -> ProvisionError:
-    """Return what the OpenSSH client's words mean."""
+    """Return what the OpenSSH client's messages mean."""
     for pattern, code, message, hint in _SSH:
         if re.search(pattern, text):
             advice = None if hint is None else hint.format(address=address)

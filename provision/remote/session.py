@@ -2,7 +2,7 @@
 
 How it goes: ``python3 -c BOOTSTRAP`` prints the token, reads one frame (the server, compressed) and runs it. Then
 frames go both ways on the same channel: a decimal length, a newline, zlib data with JSON inside. Answers have the
-token before the length, so that anything a login shell or sudo prints is told apart.
+token before the length, so that anything a login shell or sudo prints is recognised.
 
 Nothing is written to the host, and no secret is ever part of a command: the sudo password goes to sudo's stdin,
 and only after sudo has asked with a prompt made for this session.

@@ -70,7 +70,7 @@ class Renderer:
                 put(self.out, Text(line))
 
     def errors(self, issues: Iterable[Issue]) -> None:
-        """Print errors: what, why, and a way out; what several hosts have in common is told once."""
+        """Print errors: what, why, and a hint; what several hosts have in common is printed once."""
         for hosts, issue in same_issues(issues):
             self.issue(issue, hosts=hosts)
 
@@ -182,11 +182,11 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
 
 
 def _untold(document: Document) -> list[Issue]:
-    """Errors that the view has not told in full: failed checks stand there with evidence and hint, tasks by name."""
+    """Errors that the view has not shown in full: failed checks stand there with evidence and hint, tasks by name."""
     if isinstance(document, ApplyDocument):
         document = document.model_copy(update={"errors": [_without_task(document, e) for e in document.errors]})
     if document.schema_id == "provision/diagnose/1":
-        # Findings stand in the view with all their words; what is left are hosts that were not read.
+        # Findings are shown in the view in full; what is left are hosts that were not read.
         read = {name for name, host in document.hosts.items() if host.status not in ("unreachable", "failed")}
         return [issue for issue in document.errors if issue.host not in read]
     failed = [issue for issue in document.errors if issue.code.startswith("check.")]

@@ -16,7 +16,7 @@ _TITLES = ("name", "path", "python", "framework", "CUDA", "size", "notes")
 
 
 def view(document: EnvsDocument, width: int, verbosity: int) -> Iterable[RenderableType]:
-    """Return what to print: hosts with the same conda are told together."""
+    """Return what to print: hosts with the same conda are shown together."""
     hosts = list(document.hosts.items())
     for number, (names, host) in enumerate(grouped(hosts, lambda host: host.model_dump())):
         yield from [Text("")] * bool(number)

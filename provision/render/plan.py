@@ -1,4 +1,4 @@
-"""plan: for each host at one glance what, from where and why, then what changes. Equal hosts are told once."""
+"""plan: for each host at one glance what, from where and why, then what changes. Equal hosts are shown once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def view(document: PlanDocument, verbosity: int) -> Iterable[RenderableType]:
 
 
 def _same(plan: HostPlan) -> object:
-    """What two plans must have in common to be told as one."""
+    """What two plans must have in common to be shown as one."""
     shown = plan.model_dump(exclude={"host", "spec"})
     for issue in (*shown["blockers"], *shown["warnings"]):
         issue["host"] = None
@@ -188,7 +188,7 @@ def _version(change: PackageChange) -> str:
 
 
 def issue(warning: Issue, indent: int = 2) -> Iterable[RenderableType]:
-    """Return a warning with its reasons and its way out."""
+    """Return a warning with its reasons and its hint."""
     yield indented(text("warning: ", warning.message, styles=("yellow", "yellow")), indent)
     for reason in warning.because:
         yield indented(text("because: ", reason, styles=("dim", "")), indent + 2)

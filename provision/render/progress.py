@@ -21,7 +21,7 @@ class Progress:
     """A live list of hosts on a terminal, a line an event elsewhere. Implements commands.fleet.Talk."""
 
     _ROWS = 20
-    # Off a terminal: who has not answered by then is named, and from then on each host is told as it answers.
+    # Off a terminal: who has not answered by then is named, and from then on each host is shown as it answers.
     _LATE_SECONDS = 5.0
 
     def __init__(self, console: Console, *, silent: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""rescue: what is broken, what is done about it round by round, and what came of it. Equal hosts are told once."""
+"""rescue: what is broken, what is done about it round by round, and what came of it. Equal hosts are shown once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verify and apply: what was proven, and what was done. Hosts with the same result are told once."""
+"""verify and apply: what was proven, and what was done. Hosts with the same result are shown once."""
 
 from __future__ import annotations
 

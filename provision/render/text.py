@@ -11,7 +11,7 @@ from provision.lib.clean import clean as clean
 
 T = TypeVar("T")
 
-# Ansible puts the role before the name of a task; people are told what is done, not which file says so.
+# Ansible puts the role before the name of a task; people see what is done, not which file says so.
 _ROLE = re.compile(r"\b(?:gpu\.provision\.)?[a-z0-9_]+ : (?=[A-Z])")
 _NUMBERED = re.compile(r"^(?P<stem>.*?)(?P<number>[0-9]+)(?P<tail>[^0-9]*)$")
 _ADDRESS = re.compile(r"(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.])")
@@ -133,13 +133,13 @@ def grouped(pairs: Iterable[tuple[str, T]], key: object) -> list[tuple[list[str]
 
 
 def format_counts(statuses: Iterable[str], texts: Sequence[tuple[str, str]]) -> str:
-    """Return how many hosts are in which state: ``1 to change, 2 as wanted``; words gives order and wording."""
+    """Return how many hosts are in which state: ``1 to change, 2 as wanted``; texts gives order and wording."""
     seen = list(statuses)
     return ", ".join(f"{seen.count(status)} {shown}" for status, shown in texts if status in seen)
 
 
 def same_issues(issues: Iterable[Issue]) -> list[tuple[list[str], Issue]]:
-    """Group issues that say the same of several hosts; where reasons differ, each is told with its host.
+    """Group issues that say the same of several hosts; where reasons differ, each is shown with its host.
 
     A host's own name or address inside a message does not make it another message.
     """

@@ -135,7 +135,7 @@ class OfflineHost(BaseModel):
     # None: the script is in the document alone
     path: str | None = None
     script: str = ""
-    # where the driver's exact versions come from, in words; empty: from the inventory and the host itself
+    # where the driver's exact versions come from, as text; empty: from the inventory and the host itself
     source: str = ""
 
 

@@ -1,4 +1,4 @@
-"""A host's wishes, narrowed to what a rescue may do: what is there stays what it is, unless that cannot work. Pure.
+"""A host's variables, narrowed to what a rescue may do: what is there stays what it is, unless that cannot work. Pure.
 
 apply brings a host to its inventory; rescue brings it back. So a repair through the roles is planned first with the very
 version that is installed, then with its series, and only then with what the inventory leaves open; toolkits, cuDNN and NCCL
@@ -32,7 +32,7 @@ def parts_of(steps: Iterable[RescueStep]) -> list[str]:
 
 
 def narrowed(values: Mapping[str, Any], facts: Facts, steps: Sequence[RescueStep]) -> list[dict[str, Any]]:
-    """Return the wishes to plan with, the narrowest first; the first one whose plan changes something is taken.
+    """Return the variables to plan with, the narrowest first; the first whose plan changes something is taken.
 
     steps: of one round, with args parts, toolkits (CUDA minors that a finding names) and values (variables that it names).
     """
@@ -122,7 +122,7 @@ def _like(have: InstalledDriver, values: Mapping[str, Any], facts: Facts) -> lis
 
 
 def _toolkits(values: Mapping[str, Any], facts: Facts, steps: Sequence[RescueStep]) -> list[str]:
-    """Those of the wished toolkits that are there or that a finding names; all of them where that leaves none."""
+    """Those of the requested toolkits that are there or that a finding names; all of them where that leaves none."""
     requested = [str(version) for version in values.get("cuda_toolkit_versions") or ()]
     named = {str(item) for step in steps for item in step.args.get("toolkits") or ()}
     there = {toolkit.version for toolkit in facts.cuda.toolkits if toolkit.version}

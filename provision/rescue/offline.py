@@ -60,7 +60,7 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class Known:
-    """The driver that is known to be right on a host. packages: exact versions; source: where that comes from, in words."""
+    """The driver that is known to be right on a host. packages: exact versions; source: where that comes from, as text."""
 
     # "580", "580-server"
     series: str = ""
@@ -100,7 +100,7 @@ def _packed() -> str:
 
 
 def _driver(decided: Mapping[str, Any]) -> str:
-    """What the program will install, in words."""
+    """What the program will install, as text."""
     if not decided["managed"]:
         return "left to others (nvidia_driver_manage: false)"
     known = f"the versions of {decided['source']}" if decided["wanted"] else ""

@@ -16,7 +16,7 @@ _NOT_STEPS = ("reboot", "apply", "realign", "purge", "undo")
 
 
 def orders(found: Round | None, values: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return what the role is told for one host; see plugins/modules/rescue_round.py. found: None for nothing to do."""
+    """Return what the role gets for one host; see plugins/modules/rescue_round.py. found: None for nothing to do."""
     steps = [step for step in found.steps if step.ok is None] if found else []
     reboots = [step for step in steps if step.action == "reboot"]
     plan = found.plan if found else None

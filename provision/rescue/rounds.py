@@ -32,13 +32,13 @@ _ORDER = (
     "apply",
     "realign",
 )
-# Never chosen: they are offered, or told.
+# Never chosen: only suggested, or reported.
 _NOT_OURS = frozenset({"runfile.uninstall", "purge", "manual"})
 _MENDS, _APPLIES, _RESTARTS = (1, 2), (3, 4), (0,)
 # A step that failed may be tried once more after something larger was changed (headers came, now dpkg can configure).
 _TIMES = 2
 MOST_ROUNDS = 8
-# A purge is no way out of these.
+# A purge does not help against these.
 _PASSING = frozenset(
     {
         "apt.fetch",
@@ -112,7 +112,7 @@ def next_round(diagnosis: Diagnosis, history: History, facts: Facts, limits: Lim
 
 
 def next_level(findings: Iterable[Cause], history: History) -> str:
-    """What comes next for findings that stayed, in words; empty where nothing does."""
+    """What comes next for findings that stayed, as text; empty where nothing does."""
     suggested = []
     for finding in findings:
         if finding.level != "error":
@@ -168,7 +168,7 @@ def _restart(steps: list[RescueStep], history: History, facts: Facts, limits: Li
 
 
 def stops(facts: Facts, limits: Limits) -> list[str]:
-    """Services that a reload stops for a moment, in words."""
+    """Services that a reload stops for a moment, as text."""
     own: list[str] = [
         unit
         for unit in ("nvidia-persistenced", "nvidia-fabricmanager")

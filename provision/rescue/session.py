@@ -31,7 +31,7 @@ from provision.rescue.undo import read_undo
 Mode = Literal["mend", "purge", "undo"]
 # stands for symptoms that no rule explains
 UNKNOWN = "unknown"
-# stands for the wish of a person
+# stands for what a person asked for
 PURGE = "purge"
 
 
@@ -178,7 +178,7 @@ def _plan(
     steps: list[RescueStep],
     before: Facts,
 ) -> HostPlan:
-    """The plan of the narrowest wish that changes something; where none does, the last one's word stands.
+    """The plan of the narrowest variables that change something; where none do, the plan of the last ones.
 
     before: the facts that say what driver is kept.
     """
@@ -190,7 +190,7 @@ def _plan(
         if plan.status == "changes":
             return plan
         blocked = plan if plan.status == "blocked" else blocked
-    assert plan is not None  # noqa: S101 - there is always a wish
+    assert plan is not None  # noqa: S101 - there is always one
     return plan if plan.status != "converged" or blocked is None else blocked
 
 

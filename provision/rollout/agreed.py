@@ -11,7 +11,7 @@ _WITH_PACKAGES = ("packages", "hold", "boot")
 
 
 def beyond(agreed: Sequence[HostPlan], now: HostPlan) -> list[str]:
-    """Return what a later plan would do that no agreed one said, in a person's words; empty: nothing.
+    """Return what a later plan would do that no agreed one said, as text; empty: nothing.
 
     agreed: the plans of one host, of each session of a run. Less than what was agreed to is no surprise: part of it is done.
     """

@@ -22,7 +22,7 @@ class Hook:
     timeout: float = 600
 
     def environment(self, phase: str, host: str, run: str, wave: int) -> dict[str, str]:
-        """Return what the command is told."""
+        """Return the command's environment."""
         return {
             "GPU_ROLLOUT_HOST": host,
             "GPU_ROLLOUT_PHASE": phase,

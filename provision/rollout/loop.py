@@ -1,4 +1,4 @@
-"""The order of a rollout: wave after wave, each host drained, changed, proven and resumed; what stops it; what is told.
+"""The order of a rollout: wave after wave, each host drained, changed, proven and resumed; what stops it; what is reported.
 
 ``Rollout`` knows what comes after what and writes it down; how hosts are read and changed is ``Actions``, which the
 command fills with the real thing and tests with a made-up fleet.
@@ -83,7 +83,7 @@ class Actions(Protocol):
         ...
 
     def waiting(self, hosts: Sequence[str]) -> AbstractContextManager[Callable[[Mapping[str, list[str]], float], None]]:
-        """Show that hosts are waited for; what it gives is told who uses their GPUs, and how many seconds are left."""
+        """Show that hosts are waited for; what it returns is called with who uses their GPUs, and how many seconds are left."""
         ...
 
     def sleep(self, seconds: float) -> None: ...
@@ -124,7 +124,7 @@ class Rollout:
         self._before = dict(before or {})
         self._first = True
         self._deferred: list[str] = []
-        # in this session: what failed once is told, not tried again and again
+        # in this session: what failed once is reported, not tried again and again
         self._resumed: set[str] = set()
         self._allowed = store.state.options.may_fail(store.state.total)
 
@@ -230,7 +230,7 @@ class Rollout:
     # ---- one wave ------------------------------------------------------------------------------------------------------
 
     def _admit(self, number: int, hosts: Sequence[str]) -> list[str]:
-        """Ask the seams; hosts that must not be touched are out."""
+        """Ask the observers; hosts that must not be touched are out."""
         left = list(hosts)
         for observer in self.observers:
             refused = observer.before_wave(number, left)
@@ -274,7 +274,7 @@ class Rollout:
         return [name for name in hosts if name not in failed]
 
     def _resume(self, hosts: Sequence[str], wave: int) -> None:
-        """Resume hosts: whatever happened, once their drain hook was tried. What fails is told, and owed still."""
+        """Resume hosts: whatever happened, once their drain hook was tried. What fails is reported, and still due."""
         if not hosts:
             return
         self._resumed.update(hosts)
@@ -439,7 +439,7 @@ class Rollout:
         return {name: rollout_summary.not_begun(self._summary(name))}
 
     def _close(self) -> None:
-        """Give every host its word: those that were cut off, those that were not begun."""
+        """Give every host its outcome: those that were cut off, those that were not begun."""
         for name in self.agreed:
             if name not in self.outcomes:
                 self._take(self._unfinished(name), wave=None)

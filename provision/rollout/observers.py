@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class RunObserver:
-    """What is told of a rollout as it goes. Every method may be left out; none is called in check mode.
+    """Called as a rollout goes on. Every method may be left out; none is called in check mode.
 
-    ``commands.apply.run(..., seams=[...])`` takes any number; they are called in that order, from the main thread.
+    ``commands.apply.run(..., observers=[...])`` takes any number; they are called in that order, from the main thread.
     Of one host the order is: before_wave, its drain hook, its change and its proof, its resume hook, after_host.
     What before_wave gave (a lock) is taken back in after_host, which is called once for every host that
     before_wave allowed, also after a failure or Ctrl-C. kill -9 calls nothing more: what must survive it is a lock

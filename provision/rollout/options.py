@@ -1,4 +1,4 @@
-"""How a rollout goes: the words of the command line, checked. Pure."""
+"""How a rollout goes: the options of the command line, checked. Pure."""
 
 from __future__ import annotations
 

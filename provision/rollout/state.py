@@ -34,7 +34,7 @@ _SHOWN_RUNS = 5
 
 
 class Process(BaseModel):
-    """A process of this machine, told apart from a later one with its number."""
+    """A process of this machine, distinguished from a later one with its number."""
 
     # the most that the kernel gives out (man proc: pid_max)
     pid: int = Field(gt=0, le=1 << 22)

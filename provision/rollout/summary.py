@@ -1,4 +1,4 @@
-"""What a rollout says: outcomes with their reasons and ways out, and lines for people. Pure."""
+"""What a rollout says: outcomes with their reasons and hints, and lines for people. Pure."""
 
 from __future__ import annotations
 

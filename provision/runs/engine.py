@@ -30,7 +30,7 @@ from provision.remote import answers
 Event = dict[str, Any]
 HostStatus = Literal["ok", "changed", "failed", "unreachable", "interrupted", "not_started"]
 _POLL = 0.05
-# Of ansible-playbook's output: how much is read for its last words.
+# Of ansible-playbook's output: how much is read for its last lines.
 _LAST_BYTES = 64 * 1024
 # After Ctrl-C: how long ansible-playbook may take to end, before it is told again and then made to.
 _PATIENCE = (20.0, 5.0)
@@ -182,7 +182,7 @@ def run_playbook(
 
     The inventory is read again by ansible-playbook from the same sources, with the same vault secrets and -e
     variables; extra_vars come on top. run_dir gets events.jsonl and ansible.log. pythons: the Python of hosts,
-    {"path", "version"} by name, for those whose inventory leaves it to Ansible to find one. on_start: told the process id,
+    {"path", "version"} by name, for those whose inventory leaves it to Ansible to find one. on_start: called with the process id,
     since the run outlives a caller that is killed.
     Ctrl-C is passed on once, waited for, and the result says what was done, with ``interrupted`` set.
     Raises HostFailedError when ansible-playbook cannot be started.
@@ -250,7 +250,7 @@ def _request(
     verbosity: int,
     pythons: Mapping[str, Mapping[str, str | None]],
 ) -> dict[str, Any]:
-    """Return what _playbook.py is told: arguments, and beside them what no argument list and no file may hold."""
+    """Return the request to _playbook.py: arguments, and beside them what no argument list and no file may hold."""
     command = [str(playbook)]
     for source in inventory.sources:
         command += ["-i", source]

@@ -1,4 +1,4 @@
-"""What the commands share: the fleet with its wishes, sessions with it, and how they say what they are doing."""
+"""What the commands share: the fleet with its variables, sessions with it, and progress messages."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def ask_all(
     """Open a session with each host in parallel and return what ask makes of it, or the error, by host name.
 
     keep: true for hosts that will be asked again at once: their sessions stay open in fleet.kept, for the next
-    ask_all or for release. words: what is shown of a host as soon as it has answered.
+    ask_all or for release. shown: what is shown of a host as soon as it has answered.
     """
 
     def one(host: Host) -> T:

@@ -3,7 +3,7 @@
 A run's folder has ``history.json`` (who, what, and a record of each host), beside the plan, the events and the result, and
 ``before.lock.yml``: what its hosts had before, as a lock, which is what a rollback holds them to.
 
-``Recorder`` is the seam through which apply takes the hosts' locks and writes all this; ``runs`` reads it back.
+``Recorder`` is the observer with which apply takes the hosts' locks and writes all this; ``runs`` reads it back.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Recorder(RunObserver):
             self._let_go()
 
     def at_end(self, document: ApplyDocument) -> None:
-        """Let go of what is left, and write the run's last words."""
+        """Let go of what is left, and write the end of the run's record."""
         self._let_go()
         self._renewing.close()
         document.warnings += [*self._locks.notes, *self._issues]

@@ -102,12 +102,12 @@ def _arguments(request: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Load, wait to be told, play."""
+    """Load, wait for a request, play."""
     parent = os.getppid()
     play, failure = None, None
     try:
         play = _load()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - told below, where there is a log to tell it to
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - reported below, where there is a log
         failure = error
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""Back to the versions before a run: a lock made of what its hosts had, and wishes that do not contradict it.
+"""Back to the versions before a run: a lock made of what its hosts had, and variables that do not contradict it.
 
 ``entry_before`` says what a host had, when a run is about to change it; ``Rollback`` holds hosts to that. Everything else is
 planning's: exact versions in one transaction, simulated, shown, and refused where the repositories no longer have them.

@@ -178,7 +178,7 @@ def left_behind(host: str, facts: Facts) -> Issue | None:
 
 
 def removed(host: str, was: Mapping[str, Any], why: str, changed: str) -> Issue:
-    """Whose lock was removed from a host that is as wanted; changed: what that run did there, in words."""
+    """Whose lock was removed from a host that is as wanted; changed: what that run did there, as text."""
     return Issue(
         code=LEFT,
         host=host,
@@ -210,7 +210,7 @@ def lost_issue(host: str, lock: Mapping[str, Any]) -> Issue:
 
 
 def not_given_back(host: str, issue: Issue) -> Issue:
-    """The host could not be told that this run is over."""
+    """The lock could not be removed from the host at the end of this run."""
     return Issue(
         code="host.lock_left",
         host=host,

@@ -58,7 +58,7 @@ def folder(monkeypatch, tmp_path):
         (apply_command, "_PLAYBOOK"),
         (plan_command, "plan_host"),
         (verify_command, "verify_host"),
-        (applying, "seams"),
+        (applying, "observers"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
     prepare(tmp_path)

@@ -338,4 +338,4 @@ def test_what_is_offered_elsewhere_counts(tmp_path):
     assert not_available(pinned, bare(), "driver", there, ()) is None
     there.pop("nvidia-utils-580")
     issue = not_available(pinned, bare(), "driver", there, ["archive.test: no route"])
-    assert issue.because[0] == "archive.test: no route" and "none is offered" in issue.because[-1]
+    assert issue.because[0] == "archive.test: no route" and "none is available" in issue.because[-1]

@@ -3,7 +3,7 @@
 """apt that knows our own sources only, for as long as a transaction takes: what a host with a mirror of ours needs.
 
 The sources of the host stay as they are; they are only not asked. A host without internet would wait minutes for each of
-them, and what their old lists offer is nowhere to be had. Standard library only, any Python from 3.8.
+them, and what their old lists name is nowhere to be had. Standard library only, any Python from 3.8.
 """
 
 from __future__ import annotations

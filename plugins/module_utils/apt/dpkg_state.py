@@ -99,7 +99,7 @@ def unmet(rows):
     """[{name, version, needs, found}]: packages on the disk whose dependencies nothing on the disk meets.
 
     needs: the dependency as it is written; found: the version that is there of its first name, or None. Architectures
-    are not told apart: a package of any meets it, so that nothing is reported that apt would not.
+    are not distinguished: a package of any meets it, so that nothing is reported that apt would not.
     """
     there = {}
     for row in rows:

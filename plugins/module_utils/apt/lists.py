@@ -40,7 +40,7 @@ _STANZA = lazy_re.compile(
     rb"(?:\A|\n\n)Package: ((?:lib)?(?:nvidia|cuda|cudnn|nccl|nvsdm|xnvctrl)[a-z0-9.+-]*|"
     rb"xserver-xorg-video-nvidia[a-z0-9-]*|nvlsm)\n"
 )
-# Of branches that are not installed only these are told: enough to see where a branch comes from.
+# Of branches that are not installed only these are reported: enough to see where a branch comes from.
 _TOPS = frozenset(("nvidia-driver", "nvidia-dkms", "nvidia-kernel-common", "libnvidia-compute", "libnvidia-gl"))
 _ALWAYS = ("libnvidia-container", "nvidia-container-toolkit")
 _MOST_PACKAGES = 1500
@@ -237,13 +237,13 @@ def _differs(tree, begin, there, text):
     return found[:8]
 
 
-# --- what the lists offer -----------------------------------------------------------------------------------
+# --- what the lists have ------------------------------------------------------------------------------------
 
 
 def packages_in_lists(tree, rows, packages):
     """[{name, version, list, phased}]: newest version of NVIDIA's packages in each list that apt has.
 
-    rows: of ``lists``; list: a row's prefix. packages: of the probe: those that are installed or held are told of, and of
+    rows: of ``lists``; list: a row's prefix. packages: of the probe: those that are installed or held are reported, and of
     other branches just the packages that show where a branch comes from. phased: its Phased-Update-Percentage, or None.
     """
     branches = {parsed.branch for parsed in map(driver_names.parse, packages) if parsed and parsed.branch}
@@ -271,7 +271,7 @@ def packages_in_lists(tree, rows, packages):
 
 
 def hide_secrets(rows, offered, arch):
-    """Name lists by their redacted address in what lists and offers returned: names of files hold it too."""
+    """Name lists by their redacted address in what lists and packages_in_lists returned: names of files hold it too."""
     for row in rows:
         real, shown = row["prefix"], prefix(row["uri"], row["suite"], arch)
         if real != shown:

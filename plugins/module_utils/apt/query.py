@@ -1,6 +1,6 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""What apt offers and what it would do, asked in private folders: nothing of the host changes, root is not needed.
+"""What versions apt has and what it would do, asked in private folders: nothing of the host changes, root is not needed.
 
 ``main`` answers two questions, ``offer`` and ``simulate``; the parsers and ``judge`` are pure. Runs on hosts:
 standard library only, any Python from 3.8.
@@ -66,7 +66,7 @@ _DESKTOP = re.compile(
 def main(args, session=True):
     """Entry of the fast read: args["op"] is ``offer``, ``simulate`` or ``cleanup``; see those. Raises AptError.
 
-    session: this process answers all three, so that the folder of an offer ends with it.
+    session: this process answers all three, so that the folder of ``offer`` ends with it.
     """
     args = dict(args)
     operation = args.pop("op", None)
@@ -97,7 +97,7 @@ def candidates(
     alone=False,
     session=False,
 ):
-    """Return what the repositories offer, with our sources added to the host's own.
+    """Return what versions the repositories have, with our sources added to the host's own.
 
     sources: dicts with name, uris, suites, components, architectures, key (armored or base64), key_url,
     fingerprint; a source of the host for the same repository steps back. omit: [{"file", "line"}] of the host's
@@ -389,7 +389,7 @@ def _names(config, patterns):
 
 
 def _versions(config, found):
-    """Return what is offered of the names found, {name: [version dicts]}.
+    """Return what is available of the names found, {name: [version dicts]}.
 
     ``apt-cache policy NAME`` looks at every list file for every version, a millisecond a name; ``showpkg`` says from
     the cache which list files hold a version, and the header of ``policy`` what each of those files is. So policy is
@@ -499,7 +499,7 @@ def _write_preferences(work, config, text):
 
 
 def cleanup(workdirs):
-    """Remove the folders of offers that no simulation took over."""
+    """Remove the folders of V(offer) that no simulation took over."""
     for workdir in workdirs:
         shutil.rmtree(_checked_workdir(workdir))
     return {"removed": len(workdirs)}
@@ -696,7 +696,7 @@ def parse_unmet(text):
 
 
 def error_lines(text):
-    """apt's own words: its E: lines and the list of unmet dependencies, without repeats."""
+    """apt's own message: its E: lines and the list of unmet dependencies, without repeats."""
     lines = []
     for line in text.split("\n"):
         if (line.startswith("E: ") or _UNMET_HEAD.match(line) or _UNMET_MORE.match(line)) and line not in lines:

@@ -161,7 +161,7 @@ class _Task(object):
         self.update_problems, self.lock_file, self.unfinished = [], None, None
         # which packages of a run that was cut off were configured first
         self.finished_first = None
-        # a change began and failed: newer lists are no way out of that
+        # a change began and failed: newer lists do not help against that
         self.touched = False
 
     # -- steps
@@ -268,7 +268,7 @@ class _Task(object):
         try:
             return (own_state.read(JOURNAL, _JOURNAL) or {}).get("pid") or 0
         except own_state.Damaged:
-            # told by _recover, when it is our turn
+            # reported by _recover, when it is our turn
             return 0
 
     def _judge_holders(self, waited):
@@ -476,7 +476,7 @@ class _Task(object):
         return AptError(code, message, because=because, hint=hint, unmet=answer["unmet"])
 
     def _may_unhold(self, packages):
-        """Names whose hold is ours to lift: the driver, what we were told to hold, what was asked for by name."""
+        """Names whose hold is ours to lift: the driver, what we are asked to hold, what was asked for by name."""
         named = {item.partition("=")[0] for item in self.install}.union(
             self.extra_hold, self.extra_release, self.remove
         )
@@ -735,7 +735,7 @@ def holds_from_status(packages, hold, release=False, extra_hold=(), held_before=
 
 def restore_holds(journal, packages, write):
     """Hold again by a journal, through write(selections). Returns the names that are on hold afterwards."""
-    # A failed removal leaves "deinstall": that wish is over, the package is still there.
+    # A failed removal leaves "deinstall": that request is over, the package is still there.
     for package in packages:
         if package.want in ("deinstall", "purge") and package.present:
             package.want = "install"
@@ -894,7 +894,7 @@ _MAKE_LOG = re.compile(r"(/var/lib/dkms/\S+?/make\.log)")
 
 
 def parse_dpkg_failure(text):
-    """Return {"packages", "script", "status", "lines", "make_log", "signal"}: which package failed, and its words.
+    """Return {"packages", "script", "status", "lines", "make_log", "signal"}: which package failed, and its message.
 
     lines are the last 15 that the package printed itself before dpkg gave up on it; packages that only wait for
     the first one follow it in packages.

@@ -18,7 +18,7 @@ _MOST_FILES, _MOST_BYTES = 64, 1 << 20
 class Found(object):
     """A file that trusts one of the keys. rest: its bytes without them, b"" when nothing is left.
 
-    rest is None where that cannot be told for certain: a keybox of GnuPG, or an armored file with other keys in it.
+    rest is None where that is not certain: a keybox of GnuPG, or an armored file with other keys in it.
     """
 
     def __init__(self, path, rest):

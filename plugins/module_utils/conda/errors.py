@@ -1,6 +1,6 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""What conda and pip mean when they fail: a stable code and a way out for what they print. Pure functions.
+"""What conda and pip mean when they fail: a stable code and a suggestion for what they print. Pure functions.
 
 The class names are conda's own (conda/exceptions.py, conda-anaconda-tos, conda-libmamba-solver); texts around them differ
 between versions, so names are matched. Where something was to be fetched, the proxy of the environment is
@@ -150,7 +150,7 @@ def explain(result, who, name, path, sources=()):
     """Return the CondaError for a failed run of conda or pip.
 
     result: condacommon.Result; who: ``conda`` or ``pip``; name: of the environment; path: where it was being made;
-    sources: channels or indexes, which pip's own words leave out.
+    sources: channels or indexes, which pip's own message leaves out.
     """
     lines = conda_common.last_lines("\n".join(line for line in result.text.split("\n") if not _NOISE.match(line)), 12)
     sources = ["from: " + ", ".join(sources)] if sources else []

@@ -292,7 +292,7 @@ def _passing(reason):
 
 
 def _tries(said):
-    """One line for equal words of several tries."""
+    """One line for equal messages of several tries."""
     if len(said) > 1 and len(set(said)) == 1:
         return ["%s (%d times)" % (said[0], len(said))]
     return list(said)

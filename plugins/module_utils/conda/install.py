@@ -1,6 +1,6 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Make a conda prefix as it should be: absent, whole and partial are told apart, and a run that was cut off is finished.
+"""Make a conda prefix as it should be: absent, whole and partial are distinguished, and a run that was cut off is finished.
 
 An installer writes its prefix into every script, so nothing can be unpacked elsewhere and moved: it runs in the prefix
 itself, beside a marker of ours that goes when the prefix is whole. What carries the marker was begun by us, and the

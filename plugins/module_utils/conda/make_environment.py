@@ -48,7 +48,7 @@ def decide(state, action, params):
     """Return what to do to an environment: ``create``, ``finish``, ``rebuild`` or None. Raises CondaError.
 
     state: as environment_state says, with marked; action: what was planned; params: what is asked for. It is as it should
-    be when our record says that it was made for the same wish. A planned rebuild with the same wish is done where its
+    be when our record says that it was made for the same configuration. A planned rebuild with the same one is done where its
     packages are others now, or where what is there is not what was asked for.
     """
     found, record = state["state"], state["record"]

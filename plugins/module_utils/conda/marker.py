@@ -110,7 +110,7 @@ def _pip_mismatch(requirement, pip):
 
 
 def hint(wrong):
-    """A way out for what mismatches has found."""
+    """A hint for what mismatches has found."""
     if any("without CUDA" in line for line in wrong):
         return (
             "name the build (pytorch=2.5.1=*cuda*), or take wheels of a CUDA tag; conda takes a build without CUDA where no "

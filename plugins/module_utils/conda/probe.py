@@ -33,7 +33,7 @@ digest = conda_environment.digest
 def read(tree, wanted=()):
     """Return facts.Conda as a dict.
 
-    wanted: prefixes that are asked for, absolute or as ``~USER/…``: told of also when they are no whole conda. ``~USER``
+    wanted: prefixes that are asked for, absolute or as ``~USER/…``: reported also when they are no whole conda. ``~USER``
     alone only asks whether there is such a user.
     """
     users = people(tree)

@@ -100,7 +100,7 @@ def partial_because(state):
 
 
 def environment_state(env, tree=None):
-    """Say what lies at the path of an environment, in the words of prefix_state.
+    """Say what lies at the path of an environment, as prefix_state calls it.
 
     marked: our marker says that making it was cut off; record: what we wrote when it was done; packages: {name: {"version",
     "build"}} of conda; pip: {name: version} of what has metadata in site-packages (names normalised), whoever installed it.

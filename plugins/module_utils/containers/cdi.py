@@ -44,7 +44,7 @@ def ensure_cdi(host):
 
 
 def _has_toolkit(host, message):
-    """True when nvidia-ctk is there; in check mode it may be on its way, and words say what it will do."""
+    """True when nvidia-ctk is there; in check mode it may be on its way, and message says what it will do."""
     if host.tree.exists(containers_files.CTK):
         return True
     if not host.check:

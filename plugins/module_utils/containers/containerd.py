@@ -38,7 +38,7 @@ class Containerd(object):
         self.started = daemon_flags.started(self.tree, self.pid) if self.pid else None
 
     def ensure(self, desired):
-        """wish: {default_runtime}. Everything is reported to the host."""
+        """desired: {default_runtime}. Everything is reported to the host."""
         if self.program is None and self.host.check:
             self.host.warn("containerd is not installed: its configuration is judged when it comes")
             return

@@ -259,7 +259,7 @@ def conflicts(flags, value):
 
 
 def way_out(flag, config, new=False):
-    """What to do about a flag whose key is in the file too; new: it would be, once the wish is written."""
+    """What to do about a flag whose key is in the file too; new: it would be, once the desired state is written."""
     name, _, path = flag.value.partition("=")
     if flag.key == "runtimes" and name != daemon_json.RUNTIME:
         entry = '"runtimes": {"%s": {"path": "%s"}}' % (name, path)
@@ -275,7 +275,7 @@ def runtimes_of(flags):
 
 
 def ungranted(desired, flags, value):
-    """The wish for a daemon.json (see daemon_json.wanted) without what a flag grants already. value: of the file."""
+    """What is desired of a daemon.json (see daemon_json.wanted) without what a flag sets already. value: of the file."""
     desired = dict(desired)
     if desired.get("runtime") and runtimes_of(flags).get(daemon_json.RUNTIME) and "runtimes" not in value:
         desired["runtime"] = False

@@ -84,7 +84,7 @@ class DaemonJsonError(Exception):
 
 
 class Document(object):
-    """A daemon.json that could be read. text: as in the file, without BOM; value: a dict; warnings: words for people."""
+    """A daemon.json that could be read. text: as in the file, without BOM; value: a dict; warnings: texts for people."""
 
     def __init__(self, text, value, warnings=()):
         self.text, self.value, self.warnings = text, value, list(warnings)
@@ -167,7 +167,7 @@ def parse(data):
 def wanted(desired, value, exists=None):
     """Return the changes that a file with this value needs: [(path, new value)], empty where all is as asked for.
 
-    wish: {runtime: bool, default_runtime: str, cdi: bool or None, shm_size: str, cgroup_driver: str}, all optional,
+    desired: {runtime: bool, default_runtime: str, cdi: bool or None, shm_size: str, cgroup_driver: str}, all optional,
     empty meaning "leave it". exists(path): is there such a program; decides whether somebody's own absolute path of the
     runtime is kept. Without it every such path is.
     """
@@ -303,7 +303,7 @@ def _clean(value, depth):
 
 
 def _explained(text, error):
-    """json's error, in words that help."""
+    """json's error, as a message that helps."""
     at = error.pos
     comma = re.search(r",[ \t\r\n]*$", text[:at]) if text[at : at + 1] in ("]", "}") else None
     if comma or re.match(r",[ \t\r\n]*[\]}]", text[at:]):

@@ -50,7 +50,7 @@ class Docker(object):
         self.file, self.gpus = None, False
 
     def ensure(self, desired):
-        """Bring daemon.json and the daemon to the wish (see daemon_json.wanted); everything is reported to the host."""
+        """Bring daemon.json and the daemon to the desired state (see daemon_json.wanted); everything is reported to the host."""
         self.file = self._read()
         document = self._parse(self.file)
         self.gpus = bool(desired.get("runtime"))
@@ -421,7 +421,7 @@ def _raise(error):
 
 
 def differs(desired, info):
-    """Keys of which a daemon (docker_api's info) says something else than the wish. The truth is what the daemon says."""
+    """Keys of which a daemon (docker_api's info) says something else than what is desired. The truth is what the daemon says."""
     found = []
     if desired.get("runtime") and daemon_json.RUNTIME not in info["runtimes"]:
         found.append("runtimes")

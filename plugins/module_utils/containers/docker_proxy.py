@@ -22,7 +22,7 @@ _NAMES = (("HTTP_PROXY", "http"), ("HTTPS_PROXY", "https"), ("NO_PROXY", "no_pro
 
 
 def render(desired):
-    """Text of the drop-in; "" without a proxy. wish: {http, https, no_proxy} of texts without passwords."""
+    """Text of the drop-in; "" without a proxy. desired: {http, https, no_proxy} of texts without passwords."""
     if not (desired.get("http") or desired.get("https")):
         return ""
     lines = ["# written by gpu-provision", "[Service]"]
@@ -32,7 +32,7 @@ def render(desired):
 
 
 def elsewhere(tree, flags, keys):
-    """Who else gives dockerd a proxy that goes before a drop-in, in words; "" where nobody does.
+    """Who else gives dockerd a proxy that goes before a drop-in, as text; "" where nobody does.
 
     flags: daemonflags.Flags; keys: names at the top of daemon.json.
     """
@@ -48,7 +48,7 @@ def elsewhere(tree, flags, keys):
 
 
 def differs(desired, info):
-    """True when a running daemon has another proxy than the wish's; info: of docker_api, where passwords are masked."""
+    """True when a running daemon has another proxy than the desired one; info: of docker_api, where passwords are masked."""
     return bool(render(desired)) and any(
         (desired.get(key) or "") != info.get("proxy", {}).get(key, "") for _, key in _NAMES
     )

@@ -198,7 +198,7 @@ class Host(object):
     # ---- programs
 
     def command(self, argv, done, code, hint, timeout=120.0):
-        """Start a program that changes something; fails with its own words. In check mode only said."""
+        """Start a program that changes something; fails with its own message. In check mode only said."""
         if not self.check:
             rc, out, err = self.run(argv, timeout)
             if rc != 0:
@@ -210,7 +210,7 @@ class Host(object):
             self.done.append(done)
 
     def journal(self, unit, lines=8):
-        """The last words of a unit."""
+        """The last lines of a unit's journal."""
         rc, out, _ = self.run(["journalctl", "-b", "-u", unit, "-n", str(lines), "--no-pager", "-o", "cat"], 20.0)
         return out.strip().splitlines()[-lines:] if rc == 0 else []
 

@@ -68,13 +68,13 @@ def apply(params, check=False, host=None):
 
 
 def _title(row):
-    """A container as people are told of it."""
+    """A container as messages name it."""
     what = [row["runtime"], row.get("image"), "uses a GPU" if row.get("gpu") else None]
     return "%s (%s)" % (row.get("name") or row["id"], ", ".join(word for word in what if word))
 
 
 def _daemons(host, policy, docker, users):
-    """[(daemon, wish)], every one found before the first is changed."""
+    """[(daemon, desired)], every one found before the first is changed."""
     found = docker_host.inspect(host.tree) if docker or users else None
     daemons = []
     if docker:

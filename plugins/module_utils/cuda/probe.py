@@ -241,7 +241,7 @@ class _Reader(object):
                 if (soname, target) not in cache:
                     cache[soname, target] = path
                     found.append((soname, path, target, False if data else None))
-        # The driver's own libcuda is told under facts.libraries; here only what stands in for it.
+        # The driver's own libcuda is reported under facts.libraries; here only what stands in for it.
         return [
             self._library(*row)
             for row in found

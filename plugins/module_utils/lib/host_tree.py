@@ -234,7 +234,7 @@ class HostTree(object):
             with os.scandir(self.real(path)) as entries:
                 found = [entry.name for entry in itertools.islice(entries, most)]
         except NotADirectoryError:
-            # What no program takes for a folder is told where one is meant: below /etc, and where a read would hang.
+            # What no program takes for a folder is reported where one is meant: below /etc, and where a read would hang.
             found = self.stat(path)
             if found is not None and (path.startswith("/etc/") or not stat.S_ISREG(found.st_mode)):
                 self.note(path, "not a folder")

@@ -22,7 +22,7 @@ OWN_FOLDERS = ("gpu-provision", "cuda")
 class FileError(Exception):
     """A file that could not be read, written or removed; what was there before is still there.
 
-    message names file and reason, hint is a way out, path the file.
+    message names file and reason, hint says what to do, path the file.
     """
 
     def __init__(self, path, verb, error):

@@ -24,14 +24,14 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files
 
 FOLDER = "/var/lib/gpu-provision"
 OLDER = "/var/lib/provision"
-# What is ours in OLDER: other programs may use a folder of such a name too. Files are told by how their names begin.
+# What is ours in OLDER: other programs may use a folder of such a name too. Files are recognised by how their names begin.
 _FOLDERS = ("history", "snapshots")
 _FILES = ("lock.json", ".lock.json~", ".guard")
 MOST_BYTES = 16 << 20
 
 
 class Damaged(Exception):
-    """A file of our state that does not hold what we write; why is in words."""
+    """A file of our state that does not hold what we write; why is a text."""
 
     def __init__(self, path, why):
         Exception.__init__(self, "%s is damaged: %s" % (path, why))
@@ -103,7 +103,7 @@ def absolute(value):
 
 
 def take(path, shape, warnings, lost=None):
-    """As read, for who changes the host: what is damaged is put aside, told gets a line that says so, and None comes back.
+    """As read, for who changes the host: what is damaged is put aside, warnings gets a line that says so, and None comes back.
 
     lost: what is done without the file, for that line.
     """
@@ -115,7 +115,7 @@ def take(path, shape, warnings, lost=None):
 
 
 def put_aside(damage):
-    """Give a damaged file (or folder) another name beside it; returns what was done, in words."""
+    """Give a damaged file (or folder) another name beside it; returns what was done, as text."""
     aside = base = "%s.damaged-%s" % (damage.path, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     number = 1
     while os.path.lexists(aside):
@@ -172,7 +172,7 @@ def move(folder, warnings=None):
 
     Raises ownfiles.FileError where folder cannot be made; what cannot be moved is no error, since it is read where it lies.
     Every step is one system call, so that a name is in one of both places, or in both, whenever this is cut off; the next call
-    goes on. Of two names that differ the newer one counts and the older one stays. told: gets lines on what cannot be moved, and
+    goes on. Of two names that differ the newer counts and the older stays. warnings: gets lines on what cannot be moved, and
     on what is put aside because it is no folder of root's own; without it, that is left to a caller who can say it.
     """
     older = folder[: -len(FOLDER)] + OLDER
@@ -252,7 +252,7 @@ def _fault(folder):
 def open_lock(path, warnings):
     """Descriptor of a lock file that root alone can open, made where it is not there; raises ownfiles.FileError.
 
-    The content of the file means nothing. told: gets a line where something else lay in its place and was put aside.
+    The content of the file means nothing. warnings: gets a line where something else lay in its place and was put aside.
     """
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         warnings.append(put_aside(Damaged(path, "it is not a regular file")))

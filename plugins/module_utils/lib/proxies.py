@@ -1,6 +1,6 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""The proxy of a host as programs take it: three names of the environment, and words for the way that was taken.
+"""The proxy of a host as programs take it: three names of the environment, and a text for the way that was taken.
 
 Standard library only, any Python from 3.8.
 """

@@ -84,7 +84,7 @@ def _lives(pid, start):
     try:
         os.kill(pid, 0)
     except PermissionError:
-        # Another user's, and /proc is mounted with hidepid: it is there, and more is not told.
+        # Another user's, and /proc is mounted with hidepid: it is there, and more is not known.
         return True
     except OSError:
         return False

@@ -275,7 +275,7 @@ def _missing(asked, available):
 
 
 def _write_status(work, base, named):
-    """What counts as installed: what hosts have that no repository offers. So the closure is whole for any host."""
+    """What counts as installed: what hosts have that no repository has. So the closure is whole for any host."""
     lines = []
     for name, version, arch, provides in base:
         if name in named:

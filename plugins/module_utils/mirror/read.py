@@ -75,7 +75,7 @@ def _encoded(data):
 def _source(source):
     key = source.get("signed_by")
     if key and not key.startswith("/"):
-        # the key itself, or a fingerprint: the file that has it is not told
+        # the key itself, or a fingerprint: the file that has it is not known
         key = None
     data = _bytes(key.split(",")[0]) if key else None
     return {

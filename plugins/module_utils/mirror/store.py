@@ -88,7 +88,7 @@ def opened(root, create=True):
 
 
 def _manifest(root, warnings=None):
-    """The manifest; of a damaged one {}, put aside, with a line in told. Without told (nothing may change) AptError is raised."""
+    """The manifest; {} where it is damaged: it is put aside, with a line in warnings. AptError where warnings is None."""
     path = os.path.join(root, MANIFEST)
     try:
         found = own_state.read(path, _SHAPE, _MOST_BYTES)

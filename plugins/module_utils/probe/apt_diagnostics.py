@@ -164,7 +164,7 @@ def _locks(tree):
 
 
 def _process(tree, pid):
-    """(state, seconds since its start) of a process, each None where it cannot be told."""
+    """(state, seconds since its start) of a process, each None where it is not known."""
     # The name in brackets may hold spaces and brackets itself.
     fields = (tree.read("/proc/%d/stat" % pid, 4096) or "").rpartition(")")[2].split()
     uptime = (tree.word("/proc/uptime") or "").split()

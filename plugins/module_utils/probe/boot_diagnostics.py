@@ -264,7 +264,7 @@ _DECISIVE = (
 
 
 def decisive_error(text):
-    """Return the line of a make.log that says why, or None: the first compiler error before make's own words."""
+    """Return the line of a make.log that says why, or None: the first compiler error before make's own message."""
     for pattern in _DECISIVE:
         match = re.search(r"^(?:[^\n]*?:\s*)?" + pattern + "$", text, re.M)
         if match:
@@ -273,7 +273,7 @@ def decisive_error(text):
 
 
 def read_compiler(tree):
-    """{"kernel": compiler that built the running kernel, "missing": it is not on the disk}; None: not told."""
+    """{"kernel": compiler that built the running kernel, "missing": it is not on the disk}; None: not known."""
     match = re.search(
         r"\b((?:x86_64-linux-gnu-|aarch64-linux-gnu-)?gcc(?:-[0-9]+)?)\b", tree.read("/proc/version") or ""
     )
@@ -382,7 +382,7 @@ def read_cron(tree):
 
 
 def read_failed_units(tree, facts, ask):
-    """Names of systemd units that failed; None where it cannot be told."""
+    """Names of systemd units that failed; None where that is not known."""
     if not facts["host"]["systemd"]:
         return None
     answer = ask(["systemctl", "list-units", "--state=failed", "--plain", "--no-legend", "--no-pager"])

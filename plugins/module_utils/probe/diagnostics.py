@@ -3,7 +3,7 @@
 """Read a host that may be broken: everything that the probe says, and beside it what only diagnose reads.
 
 The one call of ``provision diagnose``. ``collect`` returns the probe's dict with one more key, ``trouble``: {"boot",
-"apt", "user"}, in the shape of provision.facts.diagnostics.Trouble. Nothing is changed. Files are read; the few programs that
+"apt", "user"}, in the shape of provision.facts.diagnostics.Diagnostics. Nothing is changed. Files are read; the few programs that
 are started (boot_diagnostics.py says which) are given up after seconds. Standard library only, Python 3.8 and later.
 """
 

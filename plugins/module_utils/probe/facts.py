@@ -594,7 +594,7 @@ def _is_desktop(name):
 
 
 def _package(stanza):
-    """Return (facts.Package as a dict, words for an unfinished state or None)."""
+    """Return (facts.Package as a dict, text for an unfinished state or None)."""
     words = (_field(stanza, b"Status") or "unknown ok not-installed").split()
     want, flag, state = (words + ["", "", ""])[:3]
     problem = state if _STATE.get(state, "?") in "UFHWt" else None
@@ -998,7 +998,7 @@ def _efi_byte(tree, name):
 
 
 def _enrolled(tree, key_file, variables):
-    """True or False for a key that is or is not among the machine owner's; None when it cannot be told."""
+    """True or False for a key that is or is not among the machine owner's; None when that is not known."""
     key = tree.read_bytes(key_file) if key_file else None
     if key is None:
         return None

@@ -113,7 +113,7 @@ def same_machine(one, other):
 
 
 def reasons(host, controller, policy):
-    """Why a host must not be rebooted now, in words; empty where it may. host, controller: of look()."""
+    """Why a host must not be rebooted now, as texts; empty where it may. host, controller: of inspect()."""
     found = []
     if same_machine(host, controller):
         found.append(OWN_MACHINE)

@@ -62,7 +62,7 @@ def _homes(tree):
 
 
 def _proxies(tree, homes):
-    """[{layer, file, kind, value}] of every proxy that a layer is told of. layer: everybody, user, docker, conda, pip.
+    """[{layer, file, kind, value}] of every proxy that a layer is set to use. layer: everybody, user, docker, conda, pip.
 
     kind: http, https, all. value: host:port, never a user or a password. apt's own are among its settings.
     """

@@ -20,7 +20,7 @@ CHANNELS, FILTERS, SIDE, KERNEL = 4, 6, 16, 3
 
 
 class CudnnError(Exception):
-    """A call of cuDNN failed; the message has its code and its words."""
+    """A call of cuDNN failed; the message has its code and its text."""
 
 
 class _Cudnn(object):

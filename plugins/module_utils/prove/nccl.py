@@ -24,7 +24,7 @@ _void, _size = ctypes.c_void_p, ctypes.c_size_t
 
 
 class NcclError(Exception):
-    """A call of NCCL failed; the message has its code and its words."""
+    """A call of NCCL failed; the message has its code and its text."""
 
 
 def version_text(number):

@@ -58,7 +58,7 @@ FRAMEWORK_MEMORY = 24 * prove_job.GIB
 
 
 def main(args):
-    """Run the checks that args asks for. See the module's words for what args may hold."""
+    """Run the checks that args asks for. See the module's docstring for what args may hold."""
     with prove_job.signals_end_cleanly():
         return {"measured": Proof(args or {}).run()}
 

@@ -21,7 +21,7 @@ def has(program):
 
 
 def command(argv, timeout):
-    """Run a command that must work; AptError ``rescue.command_failed`` with its own words where it does not."""
+    """Run a command that must work; AptError ``rescue.command_failed`` with its own message where it does not."""
     result = apt_common.run(argv, timeout)
     if result.rc != 0 or result.timed_out:
         said = result.text.strip().splitlines()[-5:]

@@ -226,7 +226,7 @@ class Console(object):
         return self.conclude()
 
     def open_log(self):
-        """A disk that is full or read-only may be the trouble: then there is no log."""
+        """A disk that is full or read-only may be the cause: then there is no log."""
         path = time.strftime(apt_transaction.LOGS + "/offline-%Y%m%dT%H%M%SZ.log", time.gmtime())
         try:
             os.makedirs(apt_transaction.LOGS, exist_ok=True)

@@ -167,7 +167,7 @@ class State(object):
         return (bool(self.outside) or (self.right_on_disk() and self.running == self.next)) and self.works()
 
     def apt_errors(self):
-        """(errors of entries that contradict each other, other errors), in apt's own words."""
+        """(errors of entries that contradict each other, other errors), as apt prints them."""
         errors = self.facts["apt"]["errors"]
         return [e for e in errors if e.startswith(_CONFLICT)], [e for e in errors if not e.startswith(_CONFLICT)]
 

@@ -41,7 +41,7 @@ _MOST_BYTES = 1 << 20
 
 
 class LockError(Exception):
-    """The lock can be neither read nor taken; nothing was changed. code, message, because and hint are an Issue's words."""
+    """The lock can be neither read nor taken; nothing was changed. code, message, because and hint are an Issue's fields."""
 
     def __init__(self, code, message, because=(), hint=None):
         Exception.__init__(self, message)
@@ -147,7 +147,7 @@ def read(path=PATH):
 
 
 def stale(record, at, here):
-    """Return the proof that a lock is stale, in words for people, or None.
+    """Return the proof that a lock is stale, as text for people, or None.
 
     record: of the lock. at: now() of the host; None where its clocks are not known (then rule 3 is left out). here:
     controller() of whoever asks.

@@ -44,7 +44,7 @@ class Gpu(Data):
 
 
 class GpuMatch(Data):
-    """What a person's words mean. Exactly one of gpu, candidates (ambiguous) and nearest (unknown) is
+    """What a person's text means. Exactly one of gpu, candidates (ambiguous) and nearest (unknown) is
     filled."""
 
     text: str

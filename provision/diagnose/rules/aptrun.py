@@ -65,7 +65,7 @@ def _span(seconds: float) -> str:
 def _full(case: Case) -> Iterator[Found]:
     tight, seen = [], set()
     for disk in apt(case).disks:
-        # One file system is told of once, by the folder that stands first.
+        # One file system is reported once, by the folder that stands first.
         if disk.path == "/boot" or disk.read_only or (disk.size, disk.free) in seen or not disk.size:
             continue
         seen.add((disk.size, disk.free))

@@ -23,7 +23,7 @@ def _desktop_packages(case: Case) -> list[str]:
 
 
 def _is_server(case: Case) -> bool:
-    """By the wish, else by the cards: every card is made for data centers."""
+    """By the inventory, else by the cards: every card is made for data centers."""
     variant = str(case.values.get("nvidia_driver_variant", "auto"))
     if variant != "auto":
         return variant == "headless"

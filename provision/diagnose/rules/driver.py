@@ -479,7 +479,7 @@ def _unheld(case: Case) -> Iterator[Found]:
         + ("apart from the rest" if apart else "under the module that is loaded"),
         evidence + moved,
         queries.apply("hold every installed driver package by its exact name, and tell unattended-upgrades"),
-        # Without any hold this is Ubuntu as it is shipped: a wish of the fleet's, and no fault of this host yet.
+        # Without any hold this is Ubuntu as it is shipped: what the fleet asks for, and no fault of this host yet.
         level=None if apart or moved else "note",
     )
 

@@ -213,7 +213,7 @@ def _fell_off(case: Case) -> Iterator[Found]:
     if queries.smi_works(case) and not left and not unseen:
         level: str | None = "warning"
         message = (
-            f"a card fell off the bus since the boot and answers again: {', '.join(sorted(slots)) or 'not told which'}"
+            f"a card fell off the bus since the boot and answers again: {', '.join(sorted(slots)) or 'unknown slot'}"
         )
     else:
         level = None

@@ -22,7 +22,7 @@ def _is_blocked(case: Case) -> bool:
 
 
 def _who(case: Case) -> str:
-    """The drivers that took cards, as words."""
+    """The drivers that took cards, as text."""
     return " and ".join(sorted({gpu.driver for gpu in _taken(case) if gpu.driver})) or "nouveau"
 
 

@@ -16,7 +16,7 @@ _METAS = frozenset(
 
 
 def _families(case: Case) -> dict[str, list[Candidate]]:
-    """{series: candidates of its version-locked packages}; of the installed series all, of others what the lists told."""
+    """{series: candidates of its version-locked packages}; of the installed series all, of others what the lists have."""
     found: dict[str, list[Candidate]] = {}
     for name in sorted({listed.name for listed in apt(case).offers}):
         parsed = driver_names.parse(name)
@@ -62,7 +62,7 @@ def _mixed(case: Case) -> Iterator[Found]:
         rows.sort(key=lambda row: (count[driver_names.upstream(row.version)], row.name))
         stuck = [row.name for row in apt(case).unmet] + [row.name for row in apt(case).unfinished]
         broken = any(map(driver_names.is_driver_package, stuck))
-        # What nobody has installed is only told where somebody wants it: a pin for the whole repository is common.
+        # What nobody has installed is only reported where somebody wants it: a pin for the whole repository is common.
         level: Level = "note" if held or series not in installed else "warning"
         if broken and series in installed:
             level = "error"

@@ -1,4 +1,4 @@
-"""What visibly does not work. Each is folded under the error that explains it; alone it is told as unknown."""
+"""What visibly does not work. Each is folded under the error that explains it; alone it is reported as unknown."""
 
 from __future__ import annotations
 

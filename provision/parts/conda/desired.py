@@ -15,7 +15,7 @@ from provision.facts import Facts
 from provision.parts.decision import of_role
 
 _LISTS = ("packages", "pip", "channels")
-# What of an environment's wish decides what is in it; where it lies does not.
+# What of an environment's config decides what is in it; where it lies does not.
 _CONTENT = ("python", "cuda", "torch", "torch_from", "tensorflow", "jax", "cudnn", "packages", "pip", "channels")
 
 
@@ -156,7 +156,7 @@ class Places:
 
 
 def places(config: CondaConfig, facts: Facts) -> Places:
-    """Write out the wish's paths by what the probe said of them, else by the homes that it knows."""
+    """Write out the config's paths by what the probe said of them, else by the homes that it knows."""
     asked, conda = config.prefix_paths(), facts.conda
     looked = bool(conda.looked) and len(conda.looked) == len(asked)
     paths = {path: _by_home(path, conda.homes) for path in asked}
@@ -177,7 +177,7 @@ def _by_home(path: str, homes: Mapping[str, str]) -> str:
 def with_files(
     config: CondaConfig, folder: Path, read: Callable[[Path], str] = lambda path: path.read_text(encoding="utf-8")
 ) -> CondaConfig:
-    """Return the wish with the files of its environments read, relative ones below ``folder``.
+    """Return the config with the files of its environments read, relative ones below ``folder``.
 
     A file that cannot be read is noted in its environment: resolve refuses it by name.
     """

@@ -49,7 +49,7 @@ class Frameworks:
         self._extra_channels: list[str] = []
         self._library_path = False
 
-    # --- words -----------------------------------------------------------------------------------------------
+    # --- texts -----------------------------------------------------------------------------------------------
 
     def block(self, code: str, message: str, because: Sequence[str] = (), hint: str = "") -> None:
         self.blockers.append(

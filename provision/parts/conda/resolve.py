@@ -1,7 +1,7 @@
 """Conda of one host: which installations and environments it should have, how each is made, or why it cannot be.
 
-Pure: wish + facts + catalog + the driver's decision in, a decision out. Every environment is judged before anything
-is touched; one that cannot work refuses the host by that environment's name. The facts are read with the wish's
+Pure: config + facts + catalog + the driver's decision in, a decision out. Every environment is judged before anything
+is touched; one that cannot work refuses the host by that environment's name. The facts are read with the config's
 ``prefix_paths`` as ``conda_prefixes``, so that "is not there" is known and not guessed.
 """
 
@@ -115,7 +115,7 @@ class _Resolver:
                 self.out.prefixes.append(target)
         for env in self.config.environments:
             self._environment(env, by_path)
-        # Two users' installations are decided for the same reason: it is told once.
+        # Two users' installations are decided for the same reason: it is reported once.
         reasons = self.out.reasons
         self.out.reasons = [reason for at, reason in enumerate(reasons) if reason not in reasons[:at]]
         return self.out

@@ -25,9 +25,9 @@ def differences(
 ) -> list[str]:
     """Return what makes an environment other than asked for, as sentences; empty when it is as it should be.
 
-    One of ours is as it should be while the wish is the one that it was made for, or would be made of the same
+    One of ours is as it should be while its configuration is the one that it was made for, or would be made of the same
     again: how the catalog would choose today is no reason to make it anew. One of somebody else's is, when what
-    the wish names is there. Either must still be able to run: a build for the CPU where CUDA is asked for, or for
+    the configuration names is there. Either must still be able to run: a build for the CPU where CUDA is asked for, or for
     a CUDA that the driver does not run, is not as it should be.
     """
     if found.state == "partial":
@@ -135,7 +135,7 @@ def _by_what_is_there(env: EnvironmentConfig, recipe: Recipe, found: CondaEnviro
     if env.cudnn and not same(env.cudnn, cudnn.version if cudnn else ""):
         other.append(f"its cuDNN is {cudnn.version if cudnn else 'not there'}, {env.cudnn} is asked for")
     if env.packages or env.pip or env.file:
-        other.append("whether all that is asked for is in it cannot be told from outside")
+        other.append("whether all that is asked for is in it cannot be seen from outside")
     return other
 
 

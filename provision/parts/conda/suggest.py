@@ -1,4 +1,4 @@
-"""The way out for an environment that cannot work: the smallest change of its keys that does, tried, never guessed."""
+"""What to change for an environment that cannot work: the smallest change of its keys that does, tried, never guessed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_TRIALS = 1500
 
 
 def nearest(env: EnvironmentConfig, catalog: Catalog, works: Callable[[EnvironmentConfig], bool]) -> list[str]:
-    """Return up to two ways out as text (``cuda: "11.8" and torch: "2.0.0"``), the smallest change first.
+    """Return up to two suggestions as text (``cuda: "11.8" and torch: "2.0.0"``), the smallest change first.
 
     The second one changes another key than the first: torch for this CUDA, or CUDA for this torch.
     """
@@ -56,7 +56,7 @@ def nearest(env: EnvironmentConfig, catalog: Catalog, works: Callable[[Environme
 
 
 def _plain(env: EnvironmentConfig) -> EnvironmentConfig:
-    """The same wish with the CUDA of a version like 2.6.0+cu124 in its own key."""
+    """The same config with the CUDA of a version like 2.6.0+cu124 in its own key."""
     version, plus, local = env.torch.partition("+")
     if not plus:
         return env

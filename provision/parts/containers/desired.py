@@ -1,4 +1,4 @@
-"""What resolve is asked about containers and what it answers: wish, target, decision."""
+"""What resolve is asked about containers and what it answers: config, target, decision."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class ContainersTarget:
 class ContainersDecision(BaseDecision):
     """Containers of one host. Without a target, blockers and ``asks`` there is nothing to do. See Notes.
 
-    asks: channels whose offers are needed before this can be decided.
+    asks: channels whose candidates are needed before this can be decided.
     """
 
     target: ContainersTarget | None = None

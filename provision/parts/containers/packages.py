@@ -154,7 +154,7 @@ def choose(
 ) -> tuple[str, dict[str, str]] | None:
     """Return (version, {package: Debian version} for apt), the reasons noted.
 
-    None with a blocker, or with nothing where apt has to be asked first (offer None).
+    None with a blocker, or with nothing where apt has to be asked first (available None).
     """
     have = installed_toolkit(facts, catalog)
     asked = config.version.split("-")[0]

@@ -85,7 +85,7 @@ def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
 
 
 def without_flags(config: dict[str, Any], facts: Facts) -> dict[str, Any]:
-    """The wish for daemon.json less what a flag of dockerd's grants already."""
+    """What is desired of daemon.json, without what a flag of dockerd's sets already."""
     docker = facts.containers.docker
     rows = [daemon_flags.Flag(row.key, row.text, row.value, row.place) for row in docker.flags]
     flags = daemon_flags.Flags(None, docker.file.path, rows)
@@ -94,7 +94,7 @@ def without_flags(config: dict[str, Any], facts: Facts) -> dict[str, Any]:
 
 
 def changes(config: dict[str, Any], file: DaemonFile) -> list[str]:
-    """Dotted keys of a daemon.json that the wish changes."""
+    """Dotted keys of a daemon.json that have to change."""
     found = daemon_json.wanted(config, file.value, lambda path: file.runtime_exists)
     return [".".join(path) for path, _ in found]
 

@@ -1,6 +1,6 @@
 """What a host's containers need for GPUs: the toolkit, which runtimes, what has to change in them, or why it cannot be.
 
-Pure: wish + facts + catalog + what apt offers + the driver's decision in, a decision out. Where apt has to be asked
+Pure: config + facts + catalog + candidates of apt + the driver's decision in, a decision out. Where apt has to be asked
 first, the decision says so (``asks``).
 """
 
@@ -57,7 +57,7 @@ def resolve_containers(
 ) -> ContainersDecision:
     """Decide containers for one host.
 
-    offers: what apt offers there, by channel; the toolkit's repository is "container_toolkit", the archive "ubuntu".
+    candidates: what apt has there, by channel; the toolkit's repository is "container_toolkit", the archive "ubuntu".
     driver: the driver's decision; while it still asks, the driver is not judged. proxy: the host's, docker's too.
     """
     return _Resolver(config, facts, catalog, candidates, driver, proxy).run()
@@ -427,7 +427,7 @@ class _Resolver:
         return spec
 
     def _docker_proxy(self) -> tuple[dict[str, str] | None, list[str]]:
-        """(what the module is told of the proxy, its key where docker has to take that up)."""
+        """(the module's argument for the proxy, its key where docker has to take that up)."""
         docker, environment = self.containers.docker, self.proxy.environment
         config = {name: environment.get(name + "_proxy", "") for name in ("http", "https")}
         config["no_proxy"] = environment.get("no_proxy", "")

@@ -38,7 +38,7 @@ def installed(facts: Facts) -> dict[str, Package]:
 
 
 def owner(row: Owned) -> str:
-    """Who a file belongs to, in words."""
+    """Who a file belongs to, as text."""
     if getattr(row, "environment", None):
         return "of a conda environment"
     return f"package {row.package}" if row.package else "of no package"
@@ -271,7 +271,7 @@ def effective_driver(facts: Facts) -> str | None:
 
 
 def judged_toolkits(facts: Facts, want: CudaExpect) -> list[str]:
-    """Minors of toolkits, there or wished for, whose driver is known."""
+    """Minors of toolkits, there or asked for, whose driver is known."""
     found = {row.version for row in facts.cuda.toolkits} | set(want.versions)
     return [minor for minor in sorted(want.needs, key=deb_version.natural_key) if minor in found]
 
@@ -351,7 +351,7 @@ def is_everybodys(line: ShellLine) -> bool:
 
 
 def sorted_lines(facts: Facts, want: CudaExpect) -> tuple[dict[str, list[str]], list[str]]:
-    """({kind: [words]}, [words of harmless lines]) of people's lines about CUDA in start files of shells.
+    """({kind: [texts]}, [texts of harmless lines]) of people's lines about CUDA in start files of shells.
 
     Kinds: shadowing (libraries before those of frameworks), elsewhere (another toolkit than the default first), stale
     (folders that are gone), doubled, frozen (a PATH without its old value).

@@ -1,4 +1,4 @@
-"""What resolve is asked about CUDA and what it answers: wish, target, decision."""
+"""What resolve is asked about CUDA and what it answers: config, target, decision."""
 
 from __future__ import annotations
 

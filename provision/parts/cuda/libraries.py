@@ -74,7 +74,7 @@ class Libraries:
     # --- cuDNN ------------------------------------------------------------------------------------------------
 
     def cudnn(self, configs: list[LibraryConfig]) -> list[Pick] | Issue | None:
-        """Return a pick for every wish, the refusal, or None where apt has to be asked first."""
+        """Return a pick for every config, the refusal, or None where apt has to be asked first."""
         options = [self._cudnn_options(config) for config in configs]
         if self.available is None:
             # What is there is enough only where it serves what would be served first, if that can be served at all.
@@ -99,7 +99,7 @@ class Libraries:
         return found
 
     def _assign(self, options: list[list[Pick]]) -> list[Pick] | None:
-        """One pick of every wish, so that most CUDA majors are served and the default's is."""
+        """One pick of every config, so that most CUDA majors are served and the default's is."""
         order = [minor.split(".")[0] for minor in self.per_major()]
         best: tuple[tuple[int, ...], list[Pick]] | None = None
         for choice in itertools.product(*options):
@@ -357,7 +357,7 @@ class Libraries:
 
     @staticmethod
     def _matches(config: LibraryConfig, version: str) -> bool:
-        """True when a Debian version is what is asked for: every part that the wish names."""
+        """True when a Debian version is what is asked for: every part that the config names."""
         if config.version is None:
             return True
         if not same(config.version, str(cuda_names.upstream(version))):
@@ -398,7 +398,7 @@ def own_major(pick: Pick) -> str:
 
 
 def in_the_way(facts: Facts, available: Candidates | None, wanted: dict[str, str]) -> list[str]:
-    """Installed cuDNN and NCCL packages that cannot stay beside what is wanted: by name, and by the Conflicts of the offer."""
+    """Installed cuDNN and NCCL packages that cannot stay beside what is wanted: by name, and by the Conflicts of candidates."""
     found = set()
     for name in facts.packages:
         package = cuda_names.parse(name)
@@ -426,7 +426,7 @@ def in_the_way(facts: Facts, available: Candidates | None, wanted: dict[str, str
 def _keep_out(available: Candidates | None, name: str, version: str, wanted: str, at: str) -> bool:
     """True when an installed cuDNN package and a wanted one keep each other out, by either one's word or by the rule."""
     package = cuda_names.parse(name)
-    # A package of headers is there from 9.10 on, with its conflict, whatever the offer still has of it.
+    # A package of headers is there from 9.10 on, with its conflict, whatever candidates there still are of it.
     by_rule = _same_own(name, wanted) or (package is not None and package.base.endswith("-headers"))
     return (
         (by_rule and not cuda_names.can_stand_beside(name, wanted))

@@ -1,4 +1,4 @@
-"""Which packages make a CUDA toolkit: the set of a release from what apt offers, and what dpkg has of one. Pure."""
+"""Which packages make a CUDA toolkit: the set of a release from apt's candidates, and what dpkg has of one. Pure."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ def _provided(packages: Packages, group: list[Relation]) -> bool:
 
 @dataclass
 class ReleaseSet:
-    """The packages of one release of a toolkit, as apt offers them."""
+    """The packages of one release of a toolkit, as apt has them."""
 
     release: str
     # name: Debian version
     chosen: dict[str, str] = field(default_factory=dict)
-    # what is needed and not offered, in words
+    # what is needed and not available, as text
     missing: list[str] = field(default_factory=list)
     # "cuda-toolkit-12-4 needs cuda-drivers"
     drivers: list[str] = field(default_factory=list)
@@ -138,7 +138,7 @@ def release_set(
 ) -> ReleaseSet:
     """Work out the set that a release was made of.
 
-    Of every part the lowest offered version that satisfies each relation of the release's metapackages and of what they
+    Of every part the lowest available version that satisfies each relation of the release's metapackages and of what they
     bring: NVIDIA writes ``>=`` with the version of that release, so that anything higher is of a later one. more: parts
     that are installed beyond the profile and go along. Recommendations are not followed, and nothing that is the
     driver's, or that brings it, is ever taken.

@@ -90,7 +90,7 @@ class CudaPart(Part[CudaDecision, LockedCuda]):
                     full=catalog.min_driver_for_cuda(version, full=True), minimum=catalog.min_driver_for_cuda(version)
                 )
         now = current_default(host.facts)
-        # Which one /usr/local/cuda leads to is known without apt's offer, too (cuDNN and NCCL to choose may need it).
+        # Which one /usr/local/cuda leads to is known without asking apt, too (cuDNN and NCCL to choose may need it).
         chosen = minor(config.default) or (now if now in wanted else max(wanted, key=cuda_key, default=None))
         return CudaExpect(
             manage=bool(config.versions),

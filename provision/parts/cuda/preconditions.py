@@ -127,7 +127,7 @@ def _is_alternative(facts: Facts, link: CudaLink) -> bool:
 def check_host(
     facts: Facts, catalog: Catalog, config: CudaConfig, gpus: list[Gpu], toolkits: list[CudaMinor], out: CudaDecision
 ) -> None:
-    """Warn of what will trouble those who use the toolkits."""
+    """Warn of what will not work for those who use the toolkits."""
     if config.profile != "runtime":
         _compilers(facts, toolkits, out)
     _forward_compatibility(facts, catalog, gpus, out)

@@ -1,6 +1,6 @@
 """Which CUDA toolkits a host should have: releases, exact packages, cuDNN, NCCL, the default, each with its reason.
 
-Pure: wish + facts + catalog + what apt offers + the driver's decision in, a decision out. What cannot work is refused
+Pure: config + facts + catalog + candidates of apt + the driver's decision in, a decision out. What cannot work is refused
 here, before anything is touched. Where apt has to be asked first the decision says so (``ask``).
 """
 
@@ -60,7 +60,7 @@ def resolve_cuda(
 ) -> CudaDecision:
     """Decide the CUDA toolkits of one host.
 
-    offers: what apt offers there, by channel; NVIDIA's repository is "cuda", asked for PATTERNS. driver: the driver's
+    candidates: what apt has there, by channel; NVIDIA's repository is "cuda", asked for PATTERNS. driver: the driver's
     decision; while it still asks, the driver is not judged. Returns a CudaDecision with a target, with blockers, with
     ``ask`` set to "cuda", or, where no toolkit is wanted, with none of them.
     """

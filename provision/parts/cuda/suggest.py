@@ -1,4 +1,4 @@
-"""The way out of a refusal about CUDA: the fewest variables to set so that it works, tried by resolving again, never guessed."""
+"""What to change after a refusal about CUDA: the fewest variables to set, tried by resolving again, never guessed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CudaSuggestions:
         self.resolver, self.config = resolver, resolver.config
 
     def add(self) -> None:
-        """Put a way out that works at the head of each hint: tried by resolving again, never guessed."""
+        """Put a suggestion that works at the head of each hint: tried by resolving again, never guessed."""
         named = [issue for issue in self.resolver.out.blockers if issue.code in _HAS_WAY_OUT]
         way = self._fewest() if named else ""
         for issue in named:
@@ -131,7 +131,7 @@ class CudaSuggestions:
         config, old = replace(self.config, **change), self.resolver
         trial = type(old)(config, old.facts, old.catalog, old.candidates, old.driver, old.today)
         trial.decide()
-        # "auto" that finds nothing is no way out. Where apt has not been asked, what the catalog knows must do.
+        # "auto" that finds nothing is no suggestion. Where apt has not been asked, what the catalog knows must do.
         target = trial.out.target
         empty = target and any(change.get(name) == "auto" and not getattr(target, name) for name in ("cudnn", "nccl"))
         return not trial.out.blockers and not empty

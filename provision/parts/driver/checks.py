@@ -49,13 +49,13 @@ def gpus_on_bus(facts: Facts, expect: Expect) -> Check:
 def bound(facts: Facts, expect: Expect) -> Check:
     """Every GPU is bound to the nvidia module."""
     own = own_gpus(facts)
-    given_away = [f"{gpu.slot} is set aside ({gpu.driver})" for gpu in facts.gpus if is_passthrough(gpu.driver)]
+    given_away = [f"{gpu.slot} is passed through ({gpu.driver})" for gpu in facts.gpus if is_passthrough(gpu.driver)]
     if not own:
-        return skipped("every GPU is set aside for virtual machines" if given_away else "no GPU", given_away)
+        return skipped("every GPU is passed through to virtual machines" if given_away else "no GPU", given_away)
     others = [gpu for gpu in own if gpu.driver != "nvidia"]
     evidence = [f"{gpu.slot} is bound to {gpu.driver or 'nothing'}" for gpu in others] + given_away
     if not others:
-        message = f"{len(own)} bound to nvidia, {len(given_away)} set aside for virtual machines"
+        message = f"{len(own)} bound to nvidia, {len(given_away)} passed through to virtual machines"
         return passed(message if given_away else "all bound to nvidia", given_away)
     if any(gpu.driver in RIVALS for gpu in others):
         hint = "block nouveau and nova, rebuild every initramfs, reboot: provision apply does it"

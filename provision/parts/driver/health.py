@@ -21,7 +21,7 @@ CLOCK_SHARE = 0.5
 def judge(cards: Sequence[Row], lost: Sequence[Row], samples: Mapping[int, Sequence[Row]]) -> Verdict:
     """Return (status, message, evidence, hint, numbers).
 
-    samples: {index of card: [samples under load]}; a card without samples was not loaded, and is told as such.
+    samples: {index of card: [samples under load]}; a card without samples was not loaded, and is reported so.
     """
     rows: list[_Sick] = []
     evidence: list[str] = []

@@ -1,4 +1,4 @@
-"""What rules a driver out on a host: another owner, another system, GPUs that no branch drives, wishes that contradict."""
+"""What rules a driver out on a host: another owner, another system, GPUs that no branch drives, variables that contradict."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DriverLimits:
             )
 
     def allowed_branches(self) -> set[int]:
-        """Branches that drive every GPU here; blockers where there is none or the wished one is not among them."""
+        """Branches that drive every GPU here; blockers where there is none or the requested one is not among them."""
         gpus, catalog = self.out.gpus, self.catalog
         for gpu in distinct(gpus):
             if gpu.certainty in ("inferred", "unknown"):
@@ -248,7 +248,7 @@ class DriverLimits:
 
 
 def _span(gpu: Gpu) -> str:
-    """The branches that drive a GPU, in words."""
+    """The branches that drive a GPU, as text."""
     if gpu.last_branch is None:
         return f"branches from {gpu.first_branch} on" if gpu.first_branch else "every branch"
     return (

@@ -1,4 +1,4 @@
-"""Why a driver was chosen, and why a series was not, in words."""
+"""Why a driver was chosen, and why a series was not: the messages."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from provision.parts.driver.installed import installed_driver
 
 @dataclass(frozen=True)
 class Removed:
-    """packages: the driver's, by the version that they had. told: where that is written."""
+    """packages: the driver's, by the version that they had. source: where that is written."""
 
     packages: dict[str, str]
     source: str

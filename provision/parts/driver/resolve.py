@@ -1,6 +1,6 @@
 """Which driver a host should have: branch, version, flavour, build, channel, exact packages, each with its reason.
 
-Pure: wish + facts + catalog + what apt offers in, a decision out. Where apt has to be
+Pure: config + facts + catalog + candidates of apt in, a decision out. Where apt has to be
 asked first the decision says so (``ask``), and the caller comes back with the answer.
 """
 
@@ -29,8 +29,8 @@ def resolve_driver(
 ) -> Decision:
     """Decide the driver of one host.
 
-    offers: what apt offers there, by channel, as far as it has been asked. Returns a Decision with a target, with
-    blockers, or with ``ask`` set to the channel whose offer is needed next.
+    candidates: what apt has there, by channel, as far as it has been asked. Returns a Decision with a target, with
+    blockers, or with ``ask`` set to the channel whose candidates are needed next.
     """
     return Resolver(config, facts, catalog, candidates, today or date.today()).run()
 
@@ -63,7 +63,7 @@ class Resolver:
 
     def decide(self) -> Decision:
         if self.facts.gpus and not self.out.gpus:
-            self.out.reason("driver", "none", "every GPU is set aside for virtual machines")
+            self.out.reason("driver", "none", "every GPU is passed through to virtual machines")
             return self.out
         if not self.out.gpus and self.config.manage:
             self.out.warn(
@@ -196,7 +196,7 @@ class Resolver:
         return [*first, *rest]
 
     def _rounds(self, allowed: set[int]) -> list[list[Branch]]:
-        """The wished branches, newest first, in the rounds in which every channel is gone through.
+        """The requested branches, newest first, in the rounds in which every channel is gone through.
 
         One round, but where toolkits are wanted and the branch is left to us: first what carries the newest of them in
         full (and what is installed, where that runs them all), then what runs them by minor-version compatibility, then

@@ -1,4 +1,4 @@
-"""The way out of a refusal: the fewest variables to set so that a driver is found, tried by resolving again, never guessed."""
+"""What to change after a refusal: the fewest variables to set, tried by resolving again, never guessed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Suggestions:
         self.resolver = resolver
 
     def add(self) -> None:
-        """Put a way out that works at the head of each hint: tried by resolving again, never guessed."""
+        """Put a suggestion that works at the head of each hint: tried by resolving again, never guessed."""
         named = [issue for issue in self.resolver.out.blockers if issue.code in _HAS_WAY_OUT]
         way = self._fewest() if named else ""
         for issue in named:
