@@ -145,7 +145,9 @@ def run(
     if resumed is None and not names:
         engine.dismiss()
         document = ApplyDocument(errors=list(plan.errors))
-        document.warnings = [] if check or declined else left_behind.end(fleet, plan, runs_folder(run_base))
+        document.warnings = (
+            [] if check or declined else left_behind.end(fleet, left_behind.of_plan(plan), runs_folder(run_base))
+        )
         return _conclude(document, plan, {})
     store = resumed or _new_store(plan, options, staged, where or Where(), run_base, check)
     if resumed is not None:
@@ -177,7 +179,9 @@ def run(
         engine.dismiss()
     document = ApplyDocument(errors=list(plan.errors), run_dir=str(store.folder))
     document.seconds = round(time.monotonic() - started, 1)
-    document.warnings = [] if check or declined else left_behind.end(fleet, plan, runs_folder(run_base))
+    document.warnings = (
+        [] if check or declined else left_behind.end(fleet, left_behind.of_plan(plan), runs_folder(run_base))
+    )
     _finish(document, plan, store, rollout, declined)
     for observer in rollout.observers:
         observer.at_end(document)

@@ -30,10 +30,11 @@ from provision.rescue.orders import orders, record
 from provision.rescue.rounds import Limits, next_level, to_mend
 from provision.rescue.session import Inspection, Mode, inspect_host, limits_of
 from provision.rescue.touched import configured, touched
-from provision.runs import engine, history
+from provision.runs import engine, history, left_behind
 from provision.runs.engine import Event, HostOutcome
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all, release
 from provision.runs.run_lock import HostLocks, folder_of
+from provision.runs.run_lock import left_behind as left_lock
 
 _PLAYBOOK = ROOT / "playbooks/rescue.yml"
 # a broken host answers slowly: dmesg, systemctl and nvidia-smi may each run into their limit
@@ -121,6 +122,7 @@ class _Run:
                 if self.interrupted:
                     break
             self._prove()
+            self._end_what_was_left()
         finally:
             engine.dismiss()
             self._let_go()
@@ -370,6 +372,16 @@ class _Run:
             assert end is not None  # noqa: S101
             end.checks = result.checks
         self._finish([name for name in names if self._status(name) == "rescued"])
+
+    def _end_what_was_left(self) -> None:
+        """A run that was killed when all was done left its lock on a host with nothing to rescue."""
+        names = {
+            name
+            for name, host in self.hosts.items()
+            if self._status(name) == "well" and host.last is not None and left_lock(name, host.last.facts)
+        }
+        if names and not self.options.dry_run:
+            self.warnings += left_behind.end(self.fleet, names, self.options.run_base or engine.runs_folder())
 
     def _finish(self, names: list[str]) -> None:
         """Tell hosts that are proven that their snapshot is whole; see plugins/module_utils/rescue/snapshot.py."""

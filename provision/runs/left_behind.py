@@ -5,7 +5,7 @@ A host that is changed needs none of this: its new run takes the lock over. One 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,17 @@ from provision.runs import history, run_lock
 from provision.runs.fleet import Fleet, Silent, ask_all
 
 
-def end(fleet: Fleet, plan: PlanDocument, base: Path) -> list[Issue]:
-    """Remove the locks of ended runs from hosts of a plan that are as wanted; return what was done. base: folder of runs."""
-    names = {
+def of_plan(plan: PlanDocument) -> set[str]:
+    """Hosts of a plan that are as wanted, and have the lock of a run that has ended."""
+    return {
         name
         for name, host in plan.hosts.items()
         if host.status == "converged" and any(warning.code == run_lock.LEFT for warning in host.warnings)
     }
+
+
+def end(fleet: Fleet, names: Collection[str], base: Path) -> list[Issue]:
+    """Remove the locks of ended runs from hosts that are as wanted; return what was done. base: folder of runs."""
     hosts = [host for host in fleet.hosts if host.name in names]
     if not hosts:
         return []

@@ -311,7 +311,7 @@ def goes_on(root: Root) -> None:
     assert root.sh("dpkg --audit") == ""
     words = "an earlier run was cut off; its packages were configured first"
     assert any(words in text for text in result["warnings"]), result["warnings"]
-    assert not (root.path / UNFINISHED.lstrip("/")).exists()
+    assert not (root.path / UNFINISHED.lstrip("/")).exists(), "the note of the change that was cut off stays"
     assert root.module("apt_transaction", **SWITCH, expect=[])["changed"] is False
 
 
@@ -561,3 +561,17 @@ def test_disk_that_fills_while_it_runs(host: Root, repo: Repo) -> None:
     result = host.module("apt_transaction", install=["lab-big=1.0"], update_cache=True, reserve_mib=1)
     assert result["code"] == "apt.disk_full", result
     assert held(host, names("550")) == dict.fromkeys(names("550"), f"hi {OLD}")
+
+
+def test_the_note_of_an_unfinished_change_goes_when_it_is_done_by_whomever(host: Root) -> None:
+    note = {"started": "", "log": "/x", "remove": ["gone"], "hold": True, "extra_hold": []}
+    for install, stays in ((pinned("580", NEW), True), (pinned("550", OLD), False)):
+        host.write(UNFINISHED, json.dumps(note | {"install": install}))
+        # nothing is asked for, as after dpkg --configure -a by rescue
+        assert host.module("apt_transaction", hold=False)["changed"] is False
+        assert (host.path / UNFINISHED.lstrip("/")).exists() is stays
+    host.write(UNFINISHED, json.dumps(note | {"install": pinned("580", NEW)}))
+    host.module("apt_transaction", check=True, install=pinned("550", OLD))
+    assert (host.path / UNFINISHED.lstrip("/")).exists(), "check mode changes nothing"
+    host.module("apt_transaction", install=pinned("550", OLD))
+    assert not (host.path / UNFINISHED.lstrip("/")).exists()

@@ -161,7 +161,9 @@ def test_a_lock_that_was_taken_meanwhile_stays(host, base, dead):
     left = locks.left_behind("a", Facts.of_host(host.facts()))
     run_lock.acquire(runlock.holder("provision apply", "mine", None, Path("/")), 600, over=RUN, path=host.lock)
     plan = PlanDocument(hosts={"a": HostPlan(host="a", status="converged", warnings=[left])})
-    assert left_behind.end(fleet_of(inventory.load(["a,"])), plan, base) == []
+    names = left_behind.of_plan(plan)
+    assert names == {"a"}
+    assert left_behind.end(fleet_of(inventory.load(["a,"])), names, base) == []
     assert run_lock.read(host.lock)["held"]["run"] == "mine"
 
 

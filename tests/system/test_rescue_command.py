@@ -155,6 +155,15 @@ def test_well(world):
     assert not world.played
 
 
+@pytest.mark.parametrize(("dry_run", "ended"), [(False, [{"a"}]), (True, [])])
+def test_the_lock_of_an_ended_run_goes_where_nothing_is_to_be_done(world, monkeypatch, dry_run, ended):
+    asked = []
+    monkeypatch.setattr(rescue, "left_lock", lambda name, facts: Issue(code="x", message="") if name != "b" else None)
+    monkeypatch.setattr(rescue.left_behind, "end", lambda fleet, names, base: asked.append(names) or [])
+    world.run(world.host("a", []), world.host("b", []), world.host("c", [MANUAL]), dry_run=dry_run)
+    assert asked == ended
+
+
 def test_one_round(world):
     done = world.run(world.host("gpu01", [STALE], []))
     host = done.hosts["gpu01"]

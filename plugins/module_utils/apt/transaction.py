@@ -50,7 +50,15 @@ _JOURNAL = {
     "log": (None, str),
     "pid": (None, int),
 }
-_UNFINISHED = ("schema", "started", "log", "install", "remove", "hold", "extra_hold")
+_NOTE = {
+    "schema": (None, 1),
+    "started": str,
+    "log": (None, str),
+    "install": [str],
+    "remove": [str],
+    "hold": bool,
+    "extra_hold": [str],
+}
 _RESULT = (
     {"error": {"code": str, "message": str, "because": (None, [str]), "hint": (None, str)}},
     {"moved": True},
@@ -170,7 +178,7 @@ class _Task(object):
         before = apt_common.read_status()
         if self._is_done(before) and not os.path.lexists(JOURNAL):
             if not self.check:
-                self._forget_unfinished()
+                self._forget_unfinished(before)
             return self._result(before, before, [])
         if self.check:
             return self._preview(before)
@@ -194,6 +202,7 @@ class _Task(object):
         else:
             self._carry_out()
         after = apt_common.read_status()
+        self._forget_unfinished(after)
         if self.unfinished is not None and any(package.unfinished for package in after):
             # The packages are there, so apt had nothing to change, but they still cannot be set up.
             raise failure(self.unfinished, False, self.timeout, self.log_path, sorted(p.name for p in after if p.held))
@@ -205,7 +214,6 @@ class _Task(object):
             packages = apt_common.read_status()
             stamp = _stamp()
             if self._is_done(packages):
-                self._forget_unfinished()
                 return
             changes = self._simulate(packages)
             if self._change(packages, changes, stamp):
@@ -222,9 +230,12 @@ class _Task(object):
             and not apt_common.interrupted()
         )
 
-    def _forget_unfinished(self):
-        """A change is done: what an earlier one began and has not finished is over too."""
-        if (self.install or self.remove) and os.path.lexists(UNFINISHED):
+    def _forget_unfinished(self, packages):
+        """Nothing is left to do: an earlier change that was not finished is over, unless this one says nothing of it."""
+        told = []
+        note = own_state.take(UNFINISHED, _NOTE, told)
+        self.warnings += told
+        if note and (self.install or self.remove or packages_done(packages, note["install"], note["remove"])):
             _forget(UNFINISHED)
 
     def _preview(self, before):
@@ -553,7 +564,7 @@ class _Task(object):
                 for path in (COPY, JOURNAL):
                     own_state.write(path, dict(journal, pid=os.getpid()))
                 if whole:
-                    own_state.write(UNFINISHED, {key: journal[key] for key in _UNFINISHED})
+                    own_state.write(UNFINISHED, {key: journal[key] for key in _NOTE})
                 result = work(log)
             except own_files.FileError as error:
                 result = {"error": {"code": "apt.state", "message": error.message, "hint": error.hint}}
