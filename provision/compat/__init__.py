@@ -61,7 +61,7 @@ class _Answer:
         else:
             self._explain(answer)
         self._degrees(answer)
-        self.warn.wishes()
+        self.warn.items_alone()
         answer.warnings = self.warn.issues
         return answer
 

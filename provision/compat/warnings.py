@@ -31,7 +31,7 @@ class Warnings:
         if certainty in UNSURE:
             self.add("catalog.uncertain", f"not sure ({certainty}): {what}", [note])
 
-    def wishes(self) -> None:
+    def items_alone(self) -> None:
         """Warnings about items by themselves, whether or not all fits."""
         if self.parsed.tensorflow and self.gpus:
             compute = self.catalog.frameworks.tensorflow.compute

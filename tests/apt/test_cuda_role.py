@@ -17,7 +17,7 @@ from tests.lab import aptrepo, repos
 from . import rootfs
 from .test_cuda_repository import APT, lab_root, serve  # noqa: F401 - lab_root is a fixture
 
-WISH = {"cuda_toolkit_versions": ["12.8", "13.0"], "cuda_toolkit_default": "12.8", "cuda_toolkit_profile": "compiler"}
+CONFIG = {"cuda_toolkit_versions": ["12.8", "13.0"], "cuda_toolkit_default": "12.8", "cuda_toolkit_profile": "compiler"}
 PLAYBOOK = """\
 - hosts: all
   gather_facts: false
@@ -38,7 +38,7 @@ def ubuntu_root(root: rootfs.Root) -> rootfs.Root:
 
 @pytest.fixture
 def play(ubuntu_root: rootfs.Root, tmp_path: Path) -> Play:
-    """Run the role with Ansible itself: play(check=True, wish={…}) returns what was said; it must succeed."""
+    """Run the role with Ansible itself: play(check=True, config={…}) returns what was said; it must succeed."""
     _, key = repos.keys()
     (tmp_path / "play.yml").write_text(PLAYBOOK)
     (tmp_path / "key.asc").write_bytes(aptrepo._gpg(key.home, "--armor", "--export"))
@@ -59,13 +59,13 @@ def play(ubuntu_root: rootfs.Root, tmp_path: Path) -> Play:
         "ANSIBLE_LOCAL_TEMP": str(tmp_path / "local"),
     }
 
-    def run(*words: str, wish: dict[str, object] | None = None) -> str:
+    def run(*words: str, config: dict[str, object] | None = None) -> str:
         argv = [
             str(Path(sys.executable).parent / "ansible-playbook"),
             "-i",
             str(tmp_path / "hosts.json"),
             "-e",
-            json.dumps(WISH if wish is None else wish),
+            json.dumps(CONFIG if config is None else config),
             str(tmp_path / "play.yml"),
             *words,
         ]

@@ -36,7 +36,7 @@ def source(repo: Repo) -> dict[str, object]:
     return spec
 
 
-def wish(url: str, *without: str) -> HostProxy:
+def proxy_of(url: str, *without: str) -> HostProxy:
     return HostProxy.from_vars({"gpu_proxy_http": url, "gpu_proxy_no_proxy": list(without)})
 
 
@@ -60,7 +60,7 @@ def offer(root: Root, repo: Repo, wanted: HostProxy) -> dict[str, Any]:
 
 
 def test_the_plan_asks_through_it_and_one_transaction_does_the_rest(root: Root, repo: Repo, proxy: Proxy) -> None:
-    wanted = wish(proxy.url)
+    wanted = proxy_of(proxy.url)
     assert list(offer(root, repo, wanted)["result"]["packages"]) == ["lab-tool"]
     assert not (root.path / apt_files.PROXY[1:]).exists(), "a look changes nothing"
     done = change(root, repo, wanted)
@@ -72,7 +72,7 @@ def test_the_plan_asks_through_it_and_one_transaction_does_the_rest(root: Root, 
     proxy.requests.clear()
     assert "Err" not in root.sh("apt-get update"), "apt goes on by itself"
     assert proxy.requests
-    gone = change(root, repo, wish(""), configure={"proxy": ""}, environment={})
+    gone = change(root, repo, proxy_of(""), configure={"proxy": ""}, environment={})
     assert gone["files"] == [{"path": apt_files.PROXY, "action": "removed"}]
     proxy.requests.clear()
     assert "Some index files failed" in root.sh("apt-get -o Acquire::Retries=0 update", check=False)
@@ -83,14 +83,14 @@ def test_the_plan_asks_through_it_and_one_transaction_does_the_rest(root: Root, 
 def test_what_the_inventory_says_goes_before_what_the_host_has(root: Root, repo: Repo, proxy: Proxy, file: str) -> None:
     # Another's file, and ours with the proxy of last year.
     root.write(file, f'Acquire::http::Proxy "{DEAD}";\n')
-    assert offer(root, repo, wish(proxy.url))["result"]["errors"] == []
-    assert change(root, repo, wish(proxy.url))["changed"] is True
+    assert offer(root, repo, proxy_of(proxy.url))["result"]["errors"] == []
+    assert change(root, repo, proxy_of(proxy.url))["changed"] is True
     assert "Err" not in root.sh("apt-get update")
 
 
 def test_our_file_of_last_year_does_not_count_in_a_look(root: Root, repo: Repo, proxy: Proxy) -> None:
     """Else a host that no longer has its proxy could not be planned for without mending it by hand."""
-    root.write(apt_files.PROXY, wish(DEAD).apt_text())
+    root.write(apt_files.PROXY, proxy_of(DEAD).apt_text())
     with Server(repo.folder) as web:
         near = repo.spec() | {"uris": web.url}
         asked = root.module("apt_query", op="offer", sources=[near], patterns=["lab-.*"])["result"]
@@ -103,7 +103,7 @@ def test_our_file_of_last_year_does_not_count_in_a_look(root: Root, repo: Repo, 
 
 def test_a_host_in_no_proxy_is_reached_directly(root: Root, repo: Repo, proxy: Proxy) -> None:
     with Server(repo.folder) as web:
-        wanted = wish(DEAD, "127.0.0.0/8")
+        wanted = proxy_of(DEAD, "127.0.0.0/8")
         near = source(repo) | {"uris": web.url, "key_url": f"{web.url}/key.asc"}
         configure = {"repositories": [near], "proxy": wanted.apt_text([web.url])}
         assert change(root, repo, wanted, configure=configure)["changed"] is True
@@ -112,17 +112,17 @@ def test_a_host_in_no_proxy_is_reached_directly(root: Root, repo: Repo, proxy: P
 
 
 def test_a_proxy_that_is_not_there_is_named_with_its_layer(root: Root, repo: Repo, proxy: Proxy) -> None:
-    asked = offer(root, repo, wish(DEAD))
+    asked = offer(root, repo, proxy_of(DEAD))
     assert asked["code"] == "apt.key" and asked["because"] == ["key download: through the proxy 127.0.0.1:9"]
-    failed = change(root, repo, wish(DEAD))
+    failed = change(root, repo, proxy_of(DEAD))
     assert failed["code"] == "apt.key" and failed["because"] == ["key download: through the proxy 127.0.0.1:9"]
     for path in ("etc/apt/keyrings", "etc/apt/sources.list.d"):
         assert not list((root.path / path).glob("gpu-provision*")), "no empty keyring, no source without one"
     given = repo.spec() | {"uris": f"http://{NAME}/"}
-    answer = root.module("apt_query", op="offer", sources=[given], environment=wish(DEAD).environment)["result"]
+    answer = root.module("apt_query", op="offer", sources=[given], environment=proxy_of(DEAD).environment)["result"]
     assert answer["errors"][0] == "apt: http through the proxy 127.0.0.1:9, https through the proxy 127.0.0.1:9"
-    configure = {"repositories": [given], "proxy": wish(DEAD).apt_text()}
-    failed = change(root, repo, wish(DEAD), configure=configure)
+    configure = {"repositories": [given], "proxy": proxy_of(DEAD).apt_text()}
+    failed = change(root, repo, proxy_of(DEAD), configure=configure)
     assert failed["code"] == "apt.fetch", failed
     assert failed["because"][-1] == answer["errors"][0] and "gpu_proxy_http" in failed["hint"]
 
@@ -139,10 +139,10 @@ def test_a_password_of_the_proxy_can_lie_where_only_root_reads_it(root: Root, re
     repo.publish()
     given = repo.spec() | {"uris": f"http://{NAME}/"}
     with Server(repo.folder) as web, Proxy({NAME: web.url}, password=True) as proxy:
-        configure = {"repositories": [given], "proxy": wish(proxy.url).apt_text()}
-        refused = change(root, repo, wish(proxy.url), configure=configure)
+        configure = {"repositories": [given], "proxy": proxy_of(proxy.url).apt_text()}
+        refused = change(root, repo, proxy_of(proxy.url), configure=configure)
         assert refused["failed"] and any("407" in line for line in refused["because"]), refused
         root.write("/etc/apt/auth.conf.d/proxy.conf", f"machine {proxy.url} login me password secret\n")
         (root.path / "etc/apt/auth.conf.d/proxy.conf").chmod(0o600)
-        assert change(root, repo, wish(proxy.url), configure=configure)["changed"] is True
+        assert change(root, repo, proxy_of(proxy.url), configure=configure)["changed"] is True
         assert proxy.requests[-1][1].startswith("Basic ")

@@ -399,8 +399,8 @@ def test_companions_alone_are_no_driver(root: Root, repo: Repo) -> None:
     companion(root, repo)
     said = run(root, "--dry-run", rc=0)
     assert "driver.missing" in said and "Bring the driver" not in said and "not known here" in said, said
-    wished = run(root, "--dry-run", values={"nvidia_driver_branch": "580"})
-    assert "libxnvctrl0" not in wished and "driver.mixed_versions" not in wished, wished
+    requested = run(root, "--dry-run", values={"nvidia_driver_branch": "580"})
+    assert "libxnvctrl0" not in requested and "driver.mixed_versions" not in requested, requested
 
 
 def test_nothing_is_purged_where_nothing_can_follow(host: Root, repo: Repo) -> None:

@@ -482,8 +482,8 @@ def test_notes_of_conda_are_of_their_shape_or_nothing(tmp_path_factory: pytest.T
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps(data))
     record, note = conda_read.read_record(str(folder)), conda_read.read_note(str(folder / conda_read.MARKER))
-    for wish in ({"version": "1-2"}, {"version": "latest"}):
-        conda_install._is_newer(wish["version"], {"record": record, "version": None})
+    for config in ({"version": "1-2"}, {"version": "latest"}):
+        conda_install._is_newer(config["version"], {"record": record, "version": None})
     assert ((record or {}).get("spec") or {}).get("wish") is None or isinstance(record, dict)
     assert isinstance(note.get("condarc"), (str, type(None)))
 

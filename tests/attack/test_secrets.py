@@ -252,13 +252,13 @@ def test_what_nothing_verifies():
     )
 
 
-@pytest.mark.parametrize("case", CASES["wishes"], ids=lambda case: json.dumps(case["wish"])[:60])
+@pytest.mark.parametrize("case", CASES["configs"], ids=lambda case: json.dumps(case["config"])[:60])
 def test_a_wish_that_nothing_verifies_is_refused(tmp_path, case):
     for name, text in CASES["wish_files"].items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    values = {f"miniconda_{key}": value for key, value in {"install": True, **case["wish"]}.items()}
-    wish = with_files(CondaConfig.from_vars(values), tmp_path)
-    decision = resolve_conda(wish, hosts.host(["RTX 4090"]), load_catalog(), Decision())
+    values = {f"miniconda_{key}": value for key, value in {"install": True, **case["config"]}.items()}
+    config = with_files(CondaConfig.from_vars(values), tmp_path)
+    decision = resolve_conda(config, hosts.host(["RTX 4090"]), load_catalog(), Decision())
     codes = [issue.code for issue in decision.blockers]
     assert case["refused"] in codes if case["refused"] else codes == [], codes
     assert "S3CRET" not in json.dumps([issue.model_dump() for issue in decision.blockers])

@@ -611,8 +611,8 @@ def test_a_package_of_conda_from_where_the_inventory_says():
 
 
 def test_where_wheels_are_looked_for_no_host_says():
-    wish = CondaConfig.from_vars({})
-    found = command._indexes(wish, [{"index": "https://evil.example/simple", "wheels": []}], CATALOG)
+    config = CondaConfig.from_vars({})
+    found = command._indexes(config, [{"index": "https://evil.example/simple", "wheels": []}], CATALOG)
     assert not any("evil" in one for one in found)
     named = CondaConfig.from_vars({"miniconda_pip_index_url": "https://good.example/simple"})
     assert command._indexes(named, [], CATALOG) == ["https://good.example/simple"]

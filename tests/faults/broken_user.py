@@ -268,7 +268,10 @@ BROKEN = {
         TOOLKIT, "cuda.shadowed_library", _exported, person=_not_exported, told="/etc/profile.d/cuda.sh line 2"
     ),
     "H2": Broken(
-        {**TOOLKIT, "distribution_cuda": True}, "cuda.nvcc_differs", wish={"cuda_toolkit_versions": ["12.8"]}, reboots=0
+        {**TOOLKIT, "distribution_cuda": True},
+        "cuda.nvcc_differs",
+        config={"cuda_toolkit_versions": ["12.8"]},
+        reboots=0,
     ),
     "H5": Broken(
         TOOLKIT, "shell.cuda_lines", _appended, level="warning", person=_not_appended, told="/home/lab/.bashrc"
@@ -278,7 +281,7 @@ BROKEN = {
         TOOLKIT,
         "cuda.link",
         _second_toolkit,
-        wish={"cuda_toolkit_versions": ["12.8"]},
+        config={"cuda_toolkit_versions": ["12.8"]},
         reboots=0,
         proves=_first_toolkit,
     ),
@@ -287,7 +290,7 @@ BROKEN = {
         "cudnn.wrong_cuda",
         _other_cuda,
         reboots=0,
-        wish={"cuda_toolkit_versions": ["11.8"], "cuda_toolkit_profile": "compiler", "cuda_toolkit_cudnn": "8"},
+        config={"cuda_toolkit_versions": ["11.8"], "cuda_toolkit_profile": "compiler", "cuda_toolkit_cudnn": "8"},
         proves=_cudnn_of_11,
     ),
     "J1": Broken(
@@ -301,7 +304,7 @@ BROKEN = {
         _other_nccl,
         folded=("dpkg.unmet",),
         reboots=0,
-        wish={"cuda_toolkit_versions": ["11.8"], "cuda_toolkit_profile": "compiler"},
+        config={"cuda_toolkit_versions": ["11.8"], "cuda_toolkit_profile": "compiler"},
         proves=_nccl_of_11,
     ),
     "L1": Broken(

@@ -11,7 +11,7 @@ class Broken:
 
     level ``well``: nothing is broken, and no rescue may do anything.
 
-    reboots: how many the right fix needs at most. wish: role variables of the host. docker: a real one runs on it.
+    reboots: how many the right fix needs at most. config: role variables of the host. docker: a real one runs on it.
     person: what only a person can do, by the words of the finding, in which ``told`` stands; then rescued is False.
     proves: what must be true of the host after the rescue, beside what is of all.
     """
@@ -24,7 +24,7 @@ class Broken:
     rescued: bool = True
     level: str = "error"
     reboots: int = 1
-    wish: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
     person: Callable[[Any], None] | None = None
     told: str = ""
     docker: bool = False

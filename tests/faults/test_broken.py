@@ -47,10 +47,10 @@ def command(tmp_path_factory):
     with Lab.start([{"name": name_of(report), **BROKEN[report].spec} for report in ONLY]) as lab:
         patch.undo()
         for report in ONLY:
-            if BROKEN[report].wish:
+            if BROKEN[report].config:
                 (lab.inventory.parent / "host_vars").mkdir(exist_ok=True)
                 (lab.inventory.parent / "host_vars" / f"{name_of(report)}.yml").write_text(
-                    yaml.safe_dump(BROKEN[report].wish)
+                    yaml.safe_dump(BROKEN[report].config)
                 )
         with ThreadPoolExecutor(3) as pool:
             todo = [report for report in ONLY if BROKEN[report].breaks]
@@ -148,8 +148,8 @@ def test_a_host_that_is_well_is_left_alone(command):
         assert hosts[name].run(STATE).stdout == before[name], name
     if "s1" in hosts:
         old = driver_packages(hosts["s1"])
-        wish = json.dumps({"nvidia_driver_update": True, "nvidia_driver_branch": "580-server"})
-        command.run("apply", "--yes", "-l", "s1", "-e", wish, timeout=400)
+        config = json.dumps({"nvidia_driver_update": True, "nvidia_driver_branch": "580-server"})
+        command.run("apply", "--yes", "-l", "s1", "-e", config, timeout=400)
         new = driver_packages(hosts["s1"])
         moved = {version.split("-")[0] for name, version in new.items() if not name.startswith("linux-")}
         assert len(moved) == 1 and not moved & {version.split("-")[0] for version in old.values()}, new

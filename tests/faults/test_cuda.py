@@ -46,9 +46,9 @@ def fleet(tmp_path_factory):
         yield Command(lab, tmp_path_factory.mktemp("state"))
 
 
-def on(host, wish, *more):
+def on(host, config, *more):
     """Words that limit a command to one host and say what is wanted there."""
-    return ["-l", host, "-e", json.dumps(wish), *more]
+    return ["-l", host, "-e", json.dumps(config), *more]
 
 
 def cuda_packages(host):
@@ -252,8 +252,8 @@ def test_a_toolkit_leaves_a_server_driver_alone(fleet):
     ).stdout
     host.run(["apt-mark", "hold", *driver])
     assert re.search(r"^Remv nvidia|Conflicts: nvidia-kernel-common|Depends: nvidia-", trap, re.M), trap
-    wish = {"cuda_toolkit_versions": ["13.0"], "cuda_toolkit_profile": "compiler"}
-    fleet.run("apply", "--yes", *on("server", wish))
+    config = {"cuda_toolkit_versions": ["13.0"], "cuda_toolkit_profile": "compiler"}
+    fleet.run("apply", "--yes", *on("server", config))
     assert driver_packages(host) == driver
     assert set(driver) <= holds(host)
     installed = cuda_packages(host)
@@ -266,18 +266,18 @@ def test_the_distributions_nvcc_is_named_and_loses(fleet):
     """Scenario H2: /usr/bin/nvcc of the distribution must not shadow what is managed."""
     host = fleet.lab.host("distro")
     assert release(host.ssh("bash -lc 'nvcc -V'").stdout) == "12.0"
-    wish = {"cuda_toolkit_versions": ["12.8"]}
-    planned = fleet.json("plan", *on("distro", wish), rc=2)["hosts"]["distro"]
+    config = {"cuda_toolkit_versions": ["12.8"]}
+    planned = fleet.json("plan", *on("distro", config), rc=2)["hosts"]["distro"]
     assert "nvidia-cuda-toolkit" in json.dumps(planned["warnings"])
-    fleet.run("apply", "--yes", *on("distro", wish))
+    fleet.run("apply", "--yes", *on("distro", config))
     assert "nvidia-cuda-toolkit" in host.run("dpkg-query -W -f '${Package} '").stdout, "nobody asked to remove it"
     for shell in ("bash -lc", "sh -lc"):
         assert release(host.ssh(f"{shell} 'nvcc -V'").stdout) == "12.8"
     # no login: /usr/bin is all there is
     assert release(host.ssh("nvcc -V").stdout) == "12.0"
-    checks = {check["id"]: check for check in fleet.json("verify", *on("distro", wish))["hosts"]["distro"]["checks"]}
+    checks = {check["id"]: check for check in fleet.json("verify", *on("distro", config))["hosts"]["distro"]["checks"]}
     assert "/usr/bin/nvcc" in json.dumps(checks)
-    fleet.run("apply", "--yes", *on("distro", {**wish, "cuda_toolkit_remove_distribution": True}))
+    fleet.run("apply", "--yes", *on("distro", {**config, "cuda_toolkit_remove_distribution": True}))
     assert "nvidia-cuda-toolkit" not in host.run("dpkg-query -W -f '${Package} '").stdout
     assert release(host.ssh("nvcc -V", check=False).stdout) is None
     assert driver_packages(host)
@@ -291,8 +291,8 @@ def test_cudnn_and_nccl_go_with_their_cuda(fleet):
     refused = host.run("apt-get -s install libnccl-dev 2>&1", check=False)
     assert refused.rc == 100
     assert re.search(r"libnccl-dev : Depends: libnccl2 \(= \S+\+cuda1[23]", refused.stdout)
-    wish = {"cuda_toolkit_versions": ["11.8"], "cuda_toolkit_cudnn": "8", "cuda_toolkit_profile": "compiler"}
-    fleet.run("apply", "--yes", *on("library", wish))
+    config = {"cuda_toolkit_versions": ["11.8"], "cuda_toolkit_cudnn": "8", "cuda_toolkit_profile": "compiler"}
+    fleet.run("apply", "--yes", *on("library", config))
     installed = cuda_packages(host)
     assert installed["libcudnn8"] == installed["libcudnn8-dev"]
     assert installed["libcudnn8"].endswith("+cuda11.8")
@@ -300,4 +300,4 @@ def test_cudnn_and_nccl_go_with_their_cuda(fleet):
     assert installed["libnccl2"].endswith("+cuda11.8")
     assert {"libcudnn8", "libcudnn8-dev", "libnccl2", "libnccl-dev"} <= holds(host)
     assert not moved(host, "dist-upgrade") & set(installed)
-    assert fleet.json("plan", *on("library", wish))["hosts"]["library"]["status"] == "converged"
+    assert fleet.json("plan", *on("library", config))["hosts"]["library"]["status"] == "converged"

@@ -67,8 +67,8 @@ def fleet(tmp_path_factory):
                 }
             )
         )
-        wish = {**publish.variables(), "miniconda_environments": [{"name": "tools", "python": "3.11"}]}
-        (folder / "conda.yml").write_text(yaml.safe_dump(wish))
+        config = {**publish.variables(), "miniconda_environments": [{"name": "tools", "python": "3.11"}]}
+        (folder / "conda.yml").write_text(yaml.safe_dump(config))
         command = Command(lab, tmp_path_factory.mktemp("state"))
         command.run("apply", "--yes", timeout=600)
         command.run("lock")

@@ -1,4 +1,4 @@
-"""Hosts as people found them (field scenarios), and every wish that is accepted: simulated, with the real apt and dpkg."""
+"""Hosts as people found them (field scenarios), and every configuration that is accepted: simulated, with the real apt and dpkg."""
 
 import pytest
 import yaml
@@ -19,7 +19,7 @@ def command(tmp_path_factory):
         yield Command(lab, tmp_path_factory.mktemp("state"))
 
 
-def wish(command, name, **values):
+def configure(command, name, **values):
     """Set a host's nvidia_driver_* variables in host_vars, as its owner would."""
     folder = command.lab.inventory.parent / "host_vars"
     folder.mkdir(exist_ok=True)
@@ -95,7 +95,7 @@ HOSTS = {
             "sources": ["archive", "cuda"],
             "installed": ["580-server open signed held"],
         },
-        # G1, G4: a branch that is held, with more of it than the wish asks for
+        # G1, G4: a branch that is held, with more of it than is asked for
         {
             "name": "g1",
             "gpus": ["RTX 4090"],
@@ -184,7 +184,7 @@ ROUNDS = [
 def test_every_wish_converges(command, number):
     asked = ROUNDS[number]
     for name, values in asked.items():
-        wish(command, name, **values)
+        configure(command, name, **values)
     converge(command, *asked)
     for name, values in asked.items():
         host = command.lab.host(name)
@@ -206,15 +206,15 @@ def test_other_releases(command):
 
 def test_hosts_as_they_were_found(command):
     names = ["a1", "b2", "d1", "f7", "old-kernel", "desk", "f1", "f3", "sb", "sb-key"]
-    wish(command, "f1", channel="cuda", branch="580")
-    wish(command, "f3", channel="cuda", branch="595")
-    wish(command, "sb-key", build="dkms", branch="580")
+    configure(command, "f1", channel="cuda", branch="580")
+    configure(command, "f3", channel="cuda", branch="595")
+    configure(command, "sb-key", build="dkms", branch="580")
     # Somebody else works with dpkg meanwhile: that is waited for.
     lock = "import fcntl,time; f=open('/var/lib/dpkg/lock-frontend','w'); fcntl.lockf(f,fcntl.LOCK_EX); time.sleep(25)"
     command.lab.host("desk").run(["systemd-run", "--unit=unattended-upgr", "python3", "-c", lock])
-    wish(command, "g1", branch="580")
+    configure(command, "g1", branch="580")
     for name in ("a1", "b2", "d1", "f7"):
-        wish(command, name, branch="580-server")
+        configure(command, name, branch="580-server")
     converge(command, *names, "g1")
     command.run("verify", "-l", ",".join([*names, "g1"]))
     a1 = command.lab.host("a1")
@@ -250,10 +250,10 @@ def test_plain_ansible_agrees(command):
 
 
 def test_work_on_the_gpus_is_left_alone(command):
-    wish(command, "busy", branch="580-server")
+    configure(command, "busy", branch="580-server")
     before = driver_packages(command.lab.host("busy"))
     for policy in ("when_idle", "never"):
-        wish(command, "busy", branch="580-server", reboot=policy)
+        configure(command, "busy", branch="580-server", reboot=policy)
         done = command.run("apply", "--yes", "-l", "busy", rc=5)
         assert "in use" in done.stderr and "hint:" in done.stderr
     assert driver_packages(command.lab.host("busy")) == before
@@ -276,7 +276,7 @@ def test_newer_versions_move_nothing_of_nvidia(command):
     command.run("verify", "-l", "b2")
     # X1, A2: an update is asked for; every host ends at the same version, and rests there.
     for name in ("a1", "f7"):
-        wish(command, name, branch="580-server", update=True)
+        configure(command, name, branch="580-server", update=True)
     converge(command, "a1", "f7")
     ends = [
         {v for n, v in driver_packages(command.lab.host(h)).items() if n.startswith("libnvidia-compute")}

@@ -18,15 +18,15 @@ CONDA = {
     **publish.variables(),
     "miniconda_environments": [{"name": "py311cu124", "python": "3.11", "torch": "2.6.0", "cuda": "12.4"}],
 }
-WISH = {"cuda_toolkit_versions": ["12.8"], "gpu_verify_run": False}
+CONFIG = {"cuda_toolkit_versions": ["12.8"], "gpu_verify_run": False}
 ENVIRONMENT = "/opt/miniconda3/envs/py311cu124"
 
 
-def wish(command, **values):
+def configure(command, **values):
     """Role variables beside the lab's inventory."""
     folder = command.lab.inventory.parent / "group_vars"
     folder.mkdir(exist_ok=True)
-    (folder / "gpu.yml").write_text(yaml.safe_dump({**WISH, **values}))
+    (folder / "gpu.yml").write_text(yaml.safe_dump({**CONFIG, **values}))
 
 
 def installed(host):
@@ -62,7 +62,7 @@ def test_a_new_host_from_a_mirror_alone_is_equal_to_the_first(fleet, tmp_path, s
     command = fleet({"name": "gpu01", **HOST})
     command.env["XDG_DATA_HOME"] = str(tmp_path / "data")
     lab, first = command.lab, command.lab.host("gpu01")
-    wish(command, **of_conda)
+    configure(command, **of_conda)
     command.run("apply", "--yes")
     command.run("lock")
     signing = ["--sign", sign] if sign else []
@@ -92,7 +92,7 @@ def test_a_new_host_from_a_mirror_alone_is_equal_to_the_first(fleet, tmp_path, s
     places = ("installer_url", "channel_alias", "wheel_index_url", "pip_index_url")
     elsewhere = {f"miniconda_{name}": "" for name in places if of_conda}
     key = {"gpu_mirror_key_fingerprint": made["signed"]} if sign else {}
-    wish(command, **{**of_conda, **elsewhere}, **key, gpu_mirror_url=where)
+    configure(command, **{**of_conda, **elsewhere}, **key, gpu_mirror_url=where)
     second.run(f"printf '[global]\\ntrusted-host = {lab.server_address}\\n' > /etc/pip.conf")
 
     applied = command.json("apply", "--yes")

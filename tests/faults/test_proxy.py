@@ -16,7 +16,7 @@ NAMES = (repos.ARCHIVE_HOST, repos.NVIDIA_HOST, publish.HOST)
 OWN = "/etc/apt/apt.conf.d/zz-gpu-provision-proxy"
 
 
-def wish(command, **values):
+def configure(command, **values):
     """Role variables beside the lab's inventory: the driver from NVIDIA's repository, whose key has to be fetched."""
     folder = command.lab.inventory.parent / "group_vars"
     folder.mkdir(exist_ok=True)
@@ -50,7 +50,7 @@ def shut(fleet):
 
 def test_one_proxy_reaches_every_layer_and_the_next_run_changes_nothing(shut):
     command, host, proxy = shut
-    wish(command, gpu_proxy_http=proxy.url)
+    configure(command, gpu_proxy_http=proxy.url)
     planned = command.json("plan", rc=2)["hosts"]["gpu01"]
     assert planned["status"] == "changes" and planned["packages"], planned
     assert any(OWN in line for step in planned["steps"] for line in step["details"])
@@ -77,7 +77,7 @@ def test_one_proxy_reaches_every_layer_and_the_next_run_changes_nothing(shut):
 
 def test_a_role_alone_with_plain_ansible(shut, tmp_path):
     command, host, proxy = shut
-    wish(command, gpu_proxy_http=proxy.url, miniconda_environments=[], nvidia_driver_manage=False)
+    configure(command, gpu_proxy_http=proxy.url, miniconda_environments=[], nvidia_driver_manage=False)
     for role, changed in (("gpu_proxy", 1), ("cuda_toolkit", 0)):
         play = tmp_path / f"{role}.yml"
         play.write_text(
@@ -93,13 +93,13 @@ def test_a_role_alone_with_plain_ansible(shut, tmp_path):
 
 def test_without_it_and_with_one_that_is_not_there_the_layer_is_named(shut):
     command, host, proxy = shut
-    wish(command)
+    configure(command)
     said = command.run("plan", rc=1)
     assert "key download: without a proxy" in said.stdout + said.stderr
-    wish(command, gpu_proxy_http=proxy.url.rpartition(":")[0] + ":9")
+    configure(command, gpu_proxy_http=proxy.url.rpartition(":")[0] + ":9")
     said = command.run("plan", rc=1)
     assert "key download: through the proxy" in said.stdout + said.stderr
-    wish(command, gpu_proxy_http="http://me:secret@proxy:3128")
+    configure(command, gpu_proxy_http="http://me:secret@proxy:3128")
     refused = command.run("--json", "plan", rc=64)
     assert "secret" not in refused.stdout + refused.stderr and "auth.conf" in refused.stdout
     assert (

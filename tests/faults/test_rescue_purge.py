@@ -57,7 +57,7 @@ def command(tmp_path_factory):
         yield Command(lab, tmp_path_factory.mktemp("state"))
 
 
-def wish(command, name, **values):
+def configure(command, name, **values):
     folder = command.lab.inventory.parent / "host_vars"
     folder.mkdir(exist_ok=True)
     text = yaml.safe_dump({f"nvidia_driver_{key}": value for key, value in values.items()})
@@ -77,7 +77,7 @@ def toolkit(host):
 def test_purge_takes_the_driver_alone_and_undo_brings_it_back(command):
     host = command.lab.host("g8")
     before, held, stays = driver_packages(host), holds(host), versions(host, [*FOREIGN, *toolkit(host)])
-    wish(command, "g8", branch="595-server")
+    configure(command, "g8", branch="595-server")
     document = command.json("rescue", "g8", "--purge", "--yes")
     assert document["hosts"]["g8"]["status"] == "rescued", document["hosts"]["g8"]
     after = driver_packages(host)

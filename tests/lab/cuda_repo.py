@@ -116,7 +116,7 @@ class Toolkit:
 
     def _package(self, base: str, row: dict[str, Any]) -> Package:
         fields = {}
-        depends = [item for wish in row.get("depends", ()) for item in self._relation(wish)]
+        depends = [item for wanted in row.get("depends", ()) for item in self._relation(wanted)]
         if depends:
             fields["Depends"] = ", ".join(depends)
         provides = [f"{name}-{self.dashed}" for name in row.get("provides", ())]
@@ -135,20 +135,20 @@ class Toolkit:
     def _inferred(self) -> bool:
         return bool(self.row["from"] == "inferred")
 
-    def _relation(self, wish: str) -> list[str]:
+    def _relation(self, wanted: str) -> list[str]:
         """What one entry of ``depends`` means for this release; nothing where the minor lacks the package."""
-        if wish.startswith("="):
-            return [wish[1:]]
-        if wish in ("config", "configs"):
-            old = " | cuda-cudart-11-2" if wish == "configs" else ""
+        if wanted.startswith("="):
+            return [wanted[1:]]
+        if wanted in ("config", "configs"):
+            old = " | cuda-cudart-11-2" if wanted == "configs" else ""
             common = [f"cuda-toolkit-config-common{old}", f"cuda-toolkit-{self.major}-config-common{old}"]
             return [*common, f"cuda-toolkit-{self.dashed}-config-common"]
-        if wish == "driver":
+        if wanted == "driver":
             return self._driver()
-        if wish in ("nsight-compute", "nsight-systems"):
-            full = self.row["nsight"][wish.split("-")[1]]
-            return [f"{_profiler(wish, full)} (>= {full})"]
-        base, _, exact = wish.partition(" ")
+        if wanted in ("nsight-compute", "nsight-systems"):
+            full = self.row["nsight"][wanted.split("-")[1]]
+            return [f"{_profiler(wanted, full)} (>= {full})"]
+        base, _, exact = wanted.partition(" ")
         if not self.has(base):
             return []
         return [f"{base}-{self.dashed}" + (f" (>= {self.upstream(base)})" if exact else "")]

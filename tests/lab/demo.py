@@ -18,7 +18,7 @@ HOSTS = [
     {"name": "gpu01", "gpus": ["H100 PCIe x2"], "nouveau": True},
     {"name": "gpu02", "gpus": ["RTX 4090"], "nouveau": True},
 ]
-WISHES = {"gpu02": 'cuda_toolkit_versions: ["12.8", "13.0"]\ncuda_toolkit_default: "12.8"\n'}
+VARIABLES = {"gpu02": 'cuda_toolkit_versions: ["12.8", "13.0"]\ncuda_toolkit_default: "12.8"\n'}
 INTRODUCTION = """\
 Two servers of a lab: gpu01 with two H100, gpu02 with an RTX 4090, Ubuntu 24.04, nothing installed.
 gpu02 is to have two CUDA toolkits besides its driver: that is all that the inventory says.
@@ -48,7 +48,7 @@ def main() -> int:
     say(INTRODUCTION)
     begun = time.monotonic()
     with Lab.start(HOSTS) as lab, tempfile.TemporaryDirectory(prefix="gpu-provision-demo-") as state:
-        for host, text in WISHES.items():
+        for host, text in VARIABLES.items():
             file = lab.inventory.parent / "host_vars" / f"{host}.yml"
             file.parent.mkdir(exist_ok=True)
             file.write_text(text)

@@ -100,7 +100,7 @@ class Place:
         answer: dict[str, Any] = make_environment.run(wanted | changes, check)
         return answer
 
-    def wish(self, text: str) -> None:
+    def inject(self, text: str) -> None:
         """Have the stand-ins die or pause: ``die=link``, ``pause=unpack:30``."""
         (self.home / ".lab-conda").write_text(text + "\n")
 

@@ -61,7 +61,7 @@ def place(world):
     """The world without environments of another test."""
     yield world
     subprocess.run(["rm", "-rf", str(world.folder / "exports"), str(world.prefix / "envs")], check=True)
-    world.wish("")
+    world.inject("")
     world.web.faults.clear()
 
 
@@ -356,11 +356,11 @@ def test_names_that_lead_elsewhere(place, name):
 
 
 def test_killed_in_the_middle_and_made_anew_by_the_next_run(place):
-    place.wish("die=env")
+    place.inject("die=env")
     error = refusal(place)
     assert error.code == "conda.killed"
     assert environment_state(str(env(place)))["state"] == "partial"
-    place.wish("")
+    place.inject("")
     answer = place.environment(action="configure")
     assert answer["done"] == ["finished the environment py311"]
     assert environment_state(str(env(place)))["state"] == "whole"
@@ -369,11 +369,11 @@ def test_killed_in_the_middle_and_made_anew_by_the_next_run(place):
 
 def test_a_killed_rebuild_is_finished_and_the_old_one_goes_only_then(place):
     foreign(place)
-    place.wish("die=env")
+    place.inject("die=env")
     assert refusal(place, action="rebuild").code == "conda.killed"
     old = place.prefix / "envs" / ".py311.before-rebuild"
     assert environment_state(str(old))["packages"]["python"]["version"] == "3.12.11"
-    place.wish("")
+    place.inject("")
     place.environment(action="finish")
     assert environment_state(str(env(place)))["packages"]["python"]["version"] == "3.11.13"
     assert [item.name for item in (place.prefix / "envs").iterdir()] == ["py311"]
@@ -426,7 +426,7 @@ def test_two_runs_at_once_make_one_environment(place):
 
 
 def test_the_next_run_waits_for_a_conda_that_is_still_at_work(place):
-    place.wish("pause=env:2")
+    place.inject("pause=env:2")
     run = started(place)
     deadline = time.monotonic() + 30
     while not (env(place) / "conda-meta").is_dir():

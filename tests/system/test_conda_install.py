@@ -307,12 +307,12 @@ def test_an_ubuntu_that_is_too_old(place):
 
 @pytest.mark.parametrize("step", ["bootstrap", "unpack", "link", "post"])
 def test_a_killed_installer_is_finished_by_the_next_run(place, step):
-    place.wish(f"die={step}")
+    place.inject(f"die={step}")
     error = refusal(place)
     assert error.code == "conda.installer_killed" and "signal 9" in error.message
     state = prefix_state(str(place.prefix))
     assert (state["state"], state["marked"], state["fresh"]) == ("partial", True, True)
-    place.wish("")
+    place.inject("")
     answer = place.install(action="configure")
     assert answer["done"][0] == f"finished miniconda 26.5.3-1 at {place.prefix}"
     assert prefix_state(str(place.prefix))["state"] == "whole"
@@ -345,7 +345,7 @@ def wait_for(path, there=True):
 
 def test_killed_with_its_installer_still_at_work(place):
     """The installer goes on alone; the next run waits for it instead of starting a second one."""
-    place.wish("pause=post:2")
+    place.inject("pause=post:2")
     run = started(place)
     wait_for(place.prefix / ".lab-paused")
     run.send_signal(signal.SIGKILL)
@@ -366,7 +366,7 @@ def test_two_runs_at_once_make_one_prefix(place):
 
 
 def test_an_installer_that_does_not_end_is_named(place, monkeypatch):
-    place.wish("pause=post:3")
+    place.inject("pause=post:3")
     run = started(place)
     wait_for(place.prefix / ".lab-paused")
     run.send_signal(signal.SIGKILL)
@@ -378,10 +378,10 @@ def test_an_installer_that_does_not_end_is_named(place, monkeypatch):
 
 
 def test_an_installer_that_takes_too_long_is_ended(place):
-    place.wish("pause=link:60")
+    place.inject("pause=link:60")
     error = refusal(place, timeout=2)
     assert error.code == "conda.installer_slow"
-    place.wish("")
+    place.inject("")
     place.install()
     assert prefix_state(str(place.prefix))["state"] == "whole"
 
@@ -445,9 +445,9 @@ def test_a_killed_update_is_finished_and_keeps_the_environments(place):
     environment = place.prefix / "envs" / "mine" / "conda-meta"
     environment.mkdir(parents=True)
     (environment / "history").write_text("kept\n")
-    place.wish("die=link")
+    place.inject("die=link")
     assert refusal(place, action="update").code == "conda.installer_killed"
-    place.wish("")
+    place.inject("")
     place.install()
     assert (environment / "history").read_text() == "kept\n"
     assert prefix_state(str(place.prefix))["version"] == "26.5.3"

@@ -52,7 +52,7 @@ class Setup:
         self.signals: list[int] = []
         self.backup = folder / "backup"
 
-    def apply(self, policy: str = "when_idle", check: bool = False, kill: Any = None, **wish: Any) -> Any:
+    def apply(self, policy: str = "when_idle", check: bool = False, kill: Any = None, **config: Any) -> Any:
         """One run of what the module does for docker; returns the host with what it reports."""
         self.commands.clear()
         self.signals.clear()
@@ -65,7 +65,7 @@ class Setup:
             self.signals.append(number)
             os.kill(pid, number)
 
-        TheDocker(host, policy, kill=kill or count).ensure({"runtime": True, **wish})
+        TheDocker(host, policy, kill=kill or count).ensure({"runtime": True, **config})
         return host
 
     def write(self, value: Any) -> None:

@@ -103,7 +103,7 @@ def case_host(case: dict[str, Any]) -> Facts:
 
 
 def case_config(case: dict[str, Any]) -> ContainersConfig:
-    return ContainersConfig.from_vars({f"container_toolkit_{k}": v for k, v in case.get("wish", {}).items()})
+    return ContainersConfig.from_vars({f"container_toolkit_{k}": v for k, v in case.get("config", {}).items()})
 
 
 def case_candidates(case: dict[str, Any]) -> dict[str, Candidates]:

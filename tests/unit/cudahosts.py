@@ -121,7 +121,7 @@ def _prefixed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def case_config(case: dict[str, Any]) -> CudaConfig:
-    return CudaConfig.from_vars(_prefixed(case.get("wish", {})))
+    return CudaConfig.from_vars(_prefixed(case.get("config", {})))
 
 
 def case_driver(case: dict[str, Any], facts: Facts, config: CudaConfig) -> Decision:

@@ -80,7 +80,7 @@ def test_what_the_plan_would_change_does_not_pass(case):
 
 
 def test_a_refusal_is_a_failure():
-    case = {"wish": {"runtimes": ["docker"]}, "containers": {"docker": {"snap": True}}, "toolkit": "1.20.0"}
+    case = {"config": {"runtimes": ["docker"]}, "containers": {"docker": {"snap": True}}, "toolkit": "1.20.0"}
     config, facts, decision = decided(case)
     verdicts = run(facts, containers_expectation(config, facts, load_catalog(), decision))
     assert verdicts["runtime"]["status"] == "fail" and "snap" in verdicts["runtime"]["message"]

@@ -46,7 +46,7 @@ def judged(case, where):
     found["smi"]["gpus"] = [{"index": 0, "name": case.get("gpu", "NVIDIA H100 80GB HBM3")}]
     found["smi"]["cuda_version"] = case.get("carries", "13.0")
     facts = Facts.model_validate(found)
-    config = {} if case.get("wish") is False else {**base.get("wish", {}), **case.get("wish", {})}
+    config = {} if case.get("config") is False else {**base.get("config", {}), **case.get("config", {})}
     if config:
         config.setdefault("needs", TABLE["needs"])
         rows = [row.split() for row in tree["packages"]]

@@ -49,7 +49,7 @@ KNOWN = {
 
 
 def name(case: dict[str, Any]) -> str:
-    return " ".join(f"{k}={'+'.join(v) if isinstance(v, list) else v}" for k, v in case["wish"].items()) or "nothing"
+    return " ".join(f"{k}={'+'.join(v) if isinstance(v, list) else v}" for k, v in case["config"].items()) or "nothing"
 
 
 def said(answer: CompatAnswer) -> dict[str, Any]:
@@ -83,11 +83,11 @@ def test_compat(case: dict[str, Any]) -> None:
     assert set(expect) <= KNOWN
     if "error" in expect:
         with pytest.raises(UsageError) as caught:
-            compat(CompatRequest(**case["wish"]), CATALOG, today=TODAY)
+            compat(CompatRequest(**case["config"]), CATALOG, today=TODAY)
         assert caught.value.issue.code == expect["error"]
         assert expect.get("hint", "") in (caught.value.issue.hint or "")
         return
-    answer = compat(CompatRequest(**case["wish"]), CATALOG, today=TODAY)
+    answer = compat(CompatRequest(**case["config"]), CATALOG, today=TODAY)
     got = said(answer)
     wanted = {k: v for k, v in expect.items() if k in got}
     if "conflicts" in wanted:
@@ -123,15 +123,15 @@ def test_the_schema_has_its_name_in_json() -> None:
 
 
 def test_without_a_day_the_catalogs_own_counts() -> None:
-    wishes = CompatRequest(driver="595")
-    assert not compat(wishes, CATALOG).warnings
-    late = compat(wishes, CATALOG, today=date(2027, 4, 1))
+    request = CompatRequest(driver="595")
+    assert not compat(request, CATALOG).warnings
+    late = compat(request, CATALOG, today=date(2027, 4, 1))
     assert [issue.code for issue in late.warnings] == ["driver.ended"]
 
 
 def test_an_ended_branch_is_not_recommended() -> None:
-    wishes = CompatRequest(gpu=("V100", "T4"))
-    assert compat(wishes, CATALOG, today=date(2028, 1, 1)).driver.recommended == 580
+    request = CompatRequest(gpu=("V100", "T4"))
+    assert compat(request, CATALOG, today=date(2028, 1, 1)).driver.recommended == 580
     after = compat(CompatRequest(gpu=("T4",), modules="proprietary"), CATALOG, today=date(2027, 4, 1))
     assert after.driver.recommended == 580
 
@@ -240,8 +240,8 @@ WORDS = st.one_of(
 @settings(database=None)
 @given(st.sampled_from(["driver", "cuda", "cudnn", "torch", "tensorflow", "ubuntu", "modules", "gpu"]), WORDS)
 def test_nonsense_is_wrong_usage_and_nothing_else(kind: str, text: str) -> None:
-    wishes = CompatRequest(gpu=(text,)) if kind == "gpu" else CompatRequest(**{kind: text})
+    request = CompatRequest(gpu=(text,)) if kind == "gpu" else CompatRequest(**{kind: text})
     try:
-        assert compat(wishes, CATALOG, today=TODAY).fits is not None
+        assert compat(request, CATALOG, today=TODAY).fits is not None
     except UsageError as error:
         assert error.issue.message

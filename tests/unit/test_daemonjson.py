@@ -48,7 +48,7 @@ def shape(data: bytes) -> tuple[Any, ...]:
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_case(case: dict[str, Any]) -> None:
     data = data_of(case)
-    config = case.get("wish", RUNTIME)
+    config = case.get("config", RUNTIME)
     if "refused" in case:
         with pytest.raises(daemon_json.DaemonJsonError) as caught:
             daemon_json.merge(daemon_json.parse(data), config, exists)
@@ -122,7 +122,7 @@ known = st.fixed_dictionaries(
         "data-root": st.text(max_size=5),
     },
 )
-wishes = st.fixed_dictionaries(
+configs = st.fixed_dictionaries(
     {
         "runtime": st.booleans(),
         "default_runtime": st.sampled_from(["", "nvidia", "runc"]),
@@ -141,7 +141,7 @@ def lost(before: Any, after: Any, path: tuple[str, ...] = ()) -> list[tuple[str,
     return [] if before == after else [path]
 
 
-@given(st.dictionaries(names, values, max_size=4), known, wishes, layouts)
+@given(st.dictionaries(names, values, max_size=4), known, configs, layouts)
 def test_merge_loses_nothing_and_twice_is_once(
     foreign: dict[str, Any], ours: dict[str, Any], config: dict[str, Any], layout: dict[str, Any]
 ) -> None:

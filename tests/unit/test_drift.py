@@ -55,7 +55,7 @@ def written(lock, case, folder):
 def test_drift(case, tmp_path):
     if case.get("lock", True):
         written(lock_of_hosts({"gpu01": healthy()}, case.get("lock_wish")), case, tmp_path)
-    values = {**case.get("wish", {}), "inventory_dir": str(tmp_path)}
+    values = {**case.get("config", {}), "inventory_dir": str(tmp_path)}
     items, _ = judge_host(case.get("as", "gpu01"), facts_of(case), values, load_catalog())
     told = [f"{item.code}: {item.what} {item.expected} {item.found}" for item in items]
     assert [item.code for item in items] == [text.split(": ")[0] for text in case["expect"]], told

@@ -178,7 +178,7 @@ def test_hold(case):
     lock = parse(LOCK)
     if "drop" in case:
         setattr(lock.groups["g"], case["drop"], None)
-    pinned = pin(lock.for_host("gpu01"), case["wish"], healthy(), PARTS)
+    pinned = pin(lock.for_host("gpu01"), case["config"], healthy(), PARTS)
     told = [issue.message for issue in pinned.issues]
     assert len(told) == len(case.get("against", [])), told
     for words, message in zip(case.get("against", []), told, strict=True):

@@ -50,7 +50,7 @@ def get(url, method="GET"):
 # --- tables
 
 
-@pytest.mark.parametrize("case", CASES["wish"], ids=lambda case: str(case["vars"]))
+@pytest.mark.parametrize("case", CASES["config"], ids=lambda case: str(case["vars"]))
 def test_wish(case):
     if "refused" in case:
         with pytest.raises(UsageError) as refused:

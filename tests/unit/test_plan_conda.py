@@ -79,7 +79,7 @@ def test_items_are_the_modules_arguments_and_each_has_its_step(case):
         if item["action"] in ("install", "repair", "update"):
             assert bool(item["url"]) != bool(item["file"])
             assert item["sha256"] or item["version"] == "latest"
-        assert not item["accept_tos"] or case["wish"].get("accept_tos"), "M1: never accepted in silence"
+        assert not item["accept_tos"] or case["config"].get("accept_tos"), "M1: never accepted in silence"
     for item in spec["environments"]:
         assert item["channels"]
         assert bool(item["file_content"]) != bool(item["packages"]) or item["wish"].keys() == {"name"}
@@ -191,11 +191,11 @@ def test_verify_holds_a_host_to_an_installation_that_the_plan_refuses():
 
 
 def test_what_is_decided_for_two_users_alike_is_told_once():
-    case = {"gpus": ["H100"], "driver": "580.126.20", "wish": {"users": ["ann", "bea"], "profile": False}}
+    case = {"gpus": ["H100"], "driver": "580.126.20", "config": {"users": ["ann", "bea"], "profile": False}}
     decision, _, steps = planned(case)
     assert len(steps) == 2 and [reason.what for reason in decision.reasons] == ["conda channels"]
 
 
 def test_an_installation_says_what_it_writes_for_logins():
-    case = {"gpus": ["H100"], "driver": "580.126.20", "wish": {"install": True, "profile": True}}
+    case = {"gpus": ["H100"], "driver": "580.126.20", "config": {"install": True, "profile": True}}
     assert "write /etc/profile.d/gpu-provision-conda.sh" in planned(case)[2][0].details

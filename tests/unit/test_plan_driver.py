@@ -59,7 +59,7 @@ def facts_of(case):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_plan(case):
-    facts, config = facts_of(case), DriverConfig(**case.get("wish", {}))
+    facts, config = facts_of(case), DriverConfig(**case.get("config", {}))
     candidates = {channel: CANDIDATES[name] for channel, name in case.get("offers", {}).items()}
     decision = resolve_driver(config, facts, load_catalog(), candidates, date(2026, 11, 28))
     assert decision.target, decision
@@ -96,8 +96,8 @@ def test_plan(case):
 
 def test_what_is_written_is_what_a_converged_host_has():
     """The texts of own_files.yml, to the letter: what a first apply writes."""
-    case = {"host": {"gpus": ["A100"]}, "wish": {"branch": "580-server"}}
-    facts, config = facts_of(case), DriverConfig(**case["wish"])
+    case = {"host": {"gpus": ["A100"]}, "config": {"branch": "580-server"}}
+    facts, config = facts_of(case), DriverConfig(**case["config"])
     decision = resolve_driver(config, facts, load_catalog(), {"ubuntu": CANDIDATES["noble"]}, date(2026, 11, 28))
     plan = plan_driver(config, facts, decision, None, nvidia_source=True)
     written = {file["path"]: file["content"] for file in plan.spec["boot"]["files"]}

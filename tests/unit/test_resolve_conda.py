@@ -17,14 +17,14 @@ CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/conda.yml").read_text
 
 
 def given(case):
-    """The wish, facts and driver decision of a case."""
+    """The config, facts and driver decision of a case."""
     driver = case.get("driver")
     loaded = case.get("loaded", driver)
     facts = host(case["gpus"], **case.get("facts", {}), conda=case.get("conda", {}))
     if loaded not in (None, "none"):
         facts.module = facts.module.model_validate({"loaded": {"version": loaded, "flavour": "open"}})
     target = Target("ubuntu", "x", driver, "open", "signed", "headless") if driver else None
-    config = CondaConfig.from_vars({f"miniconda_{name}": value for name, value in case["wish"].items()})
+    config = CondaConfig.from_vars({f"miniconda_{name}": value for name, value in case["config"].items()})
     return config, facts, Decision(target=target)
 
 
@@ -128,7 +128,7 @@ def test_every_pair_of_torch_and_gpu_is_decided_and_every_refusal_can_be_followe
                 case = {
                     "gpus": [gpu],
                     "driver": driver,
-                    "wish": {"environments": [{"name": "x", "torch": version, "python": "3.11"}]},
+                    "config": {"environments": [{"name": "x", "torch": version, "python": "3.11"}]},
                 }
                 config, facts, decision = given(case)
                 out = resolve_conda(config, facts, catalog, decision)

@@ -1,4 +1,4 @@
-"""What must be true of whatever is asked of conda: no wish raises, every refusal has a way out, a plan settles."""
+"""What must be true of whatever is asked of conda: no config raises, every refusal has a way out, a plan settles."""
 
 from pathlib import Path
 

@@ -172,7 +172,7 @@ def test_the_plan_is_what_the_module_takes():
     """Argument names and choices of plugins/modules/container_runtime.py."""
     text = (Path(__file__).parents[2] / "plugins/modules/container_runtime.py").read_text()
     options = yaml.safe_load(text.split('DOCUMENTATION = r"""')[1].split('"""')[0])["options"]
-    case = {"wish": {"runtimes": ["docker", "containerd"], "install_docker": True, "docker_users": []}}
+    case = {"config": {"runtimes": ["docker", "containerd"], "install_docker": True, "docker_users": []}}
     spec = planned(case)[1].spec["runtimes"]
     assert set(spec) | {"backup"} == set(options)
     assert set(spec["docker"]) == set(options["docker"]["suboptions"])
@@ -189,7 +189,7 @@ def test_the_wish_is_the_roles_variables_and_their_defaults():
 
 def test_a_driver_that_is_not_decided_yet_is_not_judged():
     case = {
-        "wish": {"runtimes": ["docker"]},
+        "config": {"runtimes": ["docker"]},
         "driver": "",
         "manage_driver": True,
         "offer": None,

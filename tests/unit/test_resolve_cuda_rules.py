@@ -1,4 +1,4 @@
-"""What must hold for any wish about CUDA: no driver package, a fixpoint, and ways out that work."""
+"""What must hold for any config of CUDA: no driver package, a fixpoint, and ways out that work."""
 
 import re
 from dataclasses import replace
@@ -95,7 +95,7 @@ def test_what_is_decided_holds_together(config, where):
     assert target.default in target.versions
     after = apply(facts, target, available)
     assert unmet({n: p for n, p in after.packages.items() if cuda_names.parse(n)}) == []
-    # The same wish on the host as it is then changes nothing; apt is not even asked unless an update is wanted.
+    # The same config on the host as it is then changes nothing; apt is not even asked unless an update is wanted.
     again = resolved(config, after, available if config.update else None, driver)
     if again.ask:
         # Only where cuDNN does not serve the default toolkit: whether it could by now is for the repository to say.
@@ -109,7 +109,7 @@ def test_what_is_decided_holds_together(config, where):
 
 @given(first=CONFIGS, second=CONFIGS, gpus=st.sampled_from(GPUS))
 def test_from_any_host_to_any_wish_in_one_step(first, second, gpus):
-    """A host that an earlier wish made is brought to a later one, and stays there."""
+    """A host that an earlier config made is brought to a later one, and stays there."""
     facts, available = facts_of(gpus, "22.04"), CANDIDATES["jammy"]
     before = resolved(replace(first, unsupported_gpu="warn"), facts, available, Decision())
     if before.target:

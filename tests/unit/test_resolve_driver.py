@@ -28,7 +28,7 @@ def test_resolve_driver(case):
     )
     candidates = {channel: CANDIDATES[name] for channel, name in case.get("offers", {}).items()}
     today = date.fromisoformat(case["today"]) if "today" in case else TODAY
-    config = dict(case.get("wish", {}))
+    config = dict(case.get("config", {}))
     config["toolkits"] = tuple(config.get("toolkits", ()))
     decision = resolve_driver(DriverConfig(**config), facts, load_catalog(), candidates, today)
     expect = dict(case["expect"])

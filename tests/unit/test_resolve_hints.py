@@ -55,7 +55,7 @@ def settings(alternative):
     return found
 
 
-def wishes():
+def configs():
     """Every pair of two of these, so that two wishes may be in each other's way."""
     singles = [
         *[("branch", branch) for branch in BRANCHES],
@@ -94,7 +94,7 @@ def test_a_way_out_that_is_named_works(gpus, archive, secure_boot):
     for switches in (0, 4) if gpus == ["H100"] else (0,):
         facts = host(gpus, None, switches, secure_boot)
         # Every fifth wish, others for each host: all of them over the whole table, in seconds.
-        for config in itertools.islice(wishes(), zlib.crc32(f"{gpus} {archive}".encode()) % 5, None, 5):
+        for config in itertools.islice(configs(), zlib.crc32(f"{gpus} {archive}".encode()) % 5, None, 5):
             decision = resolve_driver(config, facts, catalog, candidates, TODAY)
             assert decision.blockers or decision.target, config
             for issue in decision.blockers[:1]:

@@ -53,7 +53,7 @@ def test_every_variable_reaches_resolve_and_nothing_else_does(role, config, othe
     fields = set(config.__dataclass_fields__) - set(others)
     assert fields == {name.removeprefix(f"{role}_") for name in defaults}
     plain = config.from_vars(defaults)
-    assert config() == plain, "the wish's own defaults are those of the role"
+    assert config() == plain, "the config's own defaults are those of the role"
 
 
 def test_playbooks_are_short():

@@ -91,7 +91,7 @@ class Harness:
                 self.kind.publish(self.lab)
             folder = self.lab.inventory.parent / "group_vars"
             folder.mkdir(exist_ok=True)
-            (folder / "all.yml").write_text(yaml.safe_dump(self.kind.wish()))
+            (folder / "all.yml").write_text(yaml.safe_dump(self.kind.config()))
             names = [f"k{number}" for number in range(1, self.batch * self.jobs + 1)]
             hosts = self.lab.add([{"name": name, **self.kind.spec} for name in names])
             self.slots = [hosts[at : at + self.batch] for at in range(0, len(hosts), self.batch)]

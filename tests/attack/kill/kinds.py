@@ -62,7 +62,7 @@ class Kind:
     ends: frozenset[str]
     settled: tuple[str, ...] = ("apply", "--yes")
     rests: frozenset[str] = frozenset({"unchanged"})
-    wish: Callable[[], dict[str, Any]] = dict
+    config: Callable[[], dict[str, Any]] = dict
     publish: Callable[[Lab], None] | None = None
     edited: frozenset[str] = frozenset()
     left_to_apply: frozenset[str] = frozenset()
@@ -112,7 +112,7 @@ KINDS = {
             _host(nouveau=False, installed=["550 open signed held"]),
             ("apply", "--yes"),
             _APPLIED,
-            wish=lambda: {"nvidia_driver_branch": "580-server"},
+            config=lambda: {"nvidia_driver_branch": "580-server"},
         ),
         Kind(
             "cuda-conda",
@@ -123,7 +123,7 @@ KINDS = {
             ),
             ("apply", "--yes"),
             _APPLIED,
-            wish=_layers,
+            config=_layers,
             publish=lambda lab: lab.publish(packages=debian.packages("noble")),
             edited=frozenset({"/etc/docker/daemon.json"}),
             private_cgroup=True,
@@ -145,7 +145,7 @@ KINDS = {
             settled=_RESCUE,
             rests=frozenset({"well"}),
             left_to_apply=_BY_ROLES,
-            wish=lambda: {"nvidia_driver_branch": "595-server"},
+            config=lambda: {"nvidia_driver_branch": "595-server"},
         ),
     )
 }

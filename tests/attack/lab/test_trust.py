@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tests.faults.test_mirror import HOST, WISH
+from tests.faults.test_mirror import CONFIG, HOST
 
 pytestmark = pytest.mark.lab
 
@@ -20,7 +20,7 @@ def test_a_host_that_names_an_archive_and_a_key_of_its_own(fleet, tmp_path):
     host = command.lab.host("gpu01")
     folder = command.lab.inventory.parent / "group_vars"
     folder.mkdir(exist_ok=True)
-    (folder / "gpu.yml").write_text(yaml.safe_dump({**WISH, "cuda_toolkit_versions": []}))
+    (folder / "gpu.yml").write_text(yaml.safe_dump({**CONFIG, "cuda_toolkit_versions": []}))
     command.run("apply", "--yes")
     command.run("lock")
     host.run(OWN_KEY + "/usr/share/keyrings/ubuntu-archive-keyring.gpg")

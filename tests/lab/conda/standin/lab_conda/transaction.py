@@ -19,7 +19,7 @@ def transaction(prefix, chosen, command, specs):
     print("Preparing transaction: done\nVerifying transaction: done")
     for number, (record, archive) in enumerate(archives):
         if number == len(archives) // 2:
-            wish("env")
+            inject("env")
         if record["name"] in there:
             unlink_package(prefix, there[record["name"]])
         link_package(prefix, archive, record["url"])
@@ -32,7 +32,7 @@ def same(one, other):
     return one is not None and (one["version"], one["build"]) == (other["version"], other["build"])
 
 
-def wish(step):
+def inject(step):
     """What a test wants to happen here: die=STEP or pause=STEP:SECONDS, as in the stand-in installer."""
     path = os.path.expanduser("~/.lab-conda")
     words = os.environ.get("LAB_CONDA", "").split()
