@@ -10,6 +10,8 @@ from pathlib import Path
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.template import Templar
 
+from ansible_collections.gpu.provision.plugins.plugin_utils.lockfile import of_play
+
 # host program of the fast read -> (Ansible module that is the same code, key of its answer)
 _MODULES = {
     "probe.facts": ("gpu.provision.gpu_facts", "gpu_facts"),
@@ -60,6 +62,7 @@ def role_values(templar, task_vars):
     }
     values = effective(Host(name=task_vars["inventory_hostname"], vars=found))
     values["inventory_dir"] = task_vars.get("inventory_dir") or task_vars.get("playbook_dir")
+    values["inventory_source"] = of_play(task_vars)
     if task_vars.get("gpu_provision_lock"):
         values["gpu_provision_lock"] = templar.template(task_vars["gpu_provision_lock"])
     return values

@@ -11,11 +11,10 @@ import hashlib
 import time
 from pathlib import Path
 
-from ansible_collections.gpu.provision.plugins.plugin_utils import runlock
+from ansible_collections.gpu.provision.plugins.plugin_utils import lockfile, runlock
 
-# The lock of versions, see provision/lock: the variable that names it, and where it lies otherwise.
+# The variable that names the lock of versions, see provision/lock.
 _LOCK = "gpu_provision_lock"
-_LOCK_FILE = "fleet.lock.yml"
 
 
 def record(run, status, packages=(), checks=None, rebooted=False, took=None):
@@ -82,8 +81,9 @@ def of_play(run, task_vars):
     else:
         status = "failed"
     folder = task_vars.get("inventory_dir") or task_vars.get("playbook_dir") or Path.cwd()
-    lock = str(task_vars.get(_LOCK) or _LOCK_FILE)
-    known = dict(run, inventory=inventory_state(folder), lock=lock_state(Path(folder, lock)))
+    named = str(task_vars.get(_LOCK) or "")
+    lock = Path(folder, named) if named else lockfile.find(lockfile.of_play(task_vars))
+    known = dict(run, inventory=inventory_state(folder), lock=lock_state(lock))
     packages = [] if status == "failed" else plan.get("packages") or []
     rebooted = status in ("done", "check_failed") and plan["reboot"]["needed"]
     return record(known, status, packages, verified.get("checks"), rebooted)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
+from ansible_collections.gpu.provision.plugins.plugin_utils import lockfile
 from provision import remote
 from provision.catalog import Catalog, load_catalog
 from provision.documents import Document
@@ -20,8 +21,8 @@ from provision.inventory import Host
 from provision.lib import files
 from provision.lock.compare import Change, changes
 from provision.lock.make import Entry, Seen, entry, kind_of, make
-from provision.lock.model import NAME, VARIABLE, WRITE_HINT, Lock, LockedGroup, dump, load, save
-from provision.lock.pin import path_of
+from provision.lock.model import VARIABLE, WRITE_HINT, Lock, LockedGroup, dump, save
+from provision.lock.pin import place, read
 from provision.parts import checks
 from provision.parts.plan import HostPlan
 from provision.parts.registry import by_name, in_locks, roles
@@ -56,7 +57,7 @@ def run(
 ) -> LockDocument:
     """Read hosts, verify them, and write their lock.
 
-    output: the file; None: NAME beside the inventory. update: plan what is newest and lock that; only: parts (PARTS) that
+    output: the file; None: the inventory's own. update: plan what is newest and lock that; only: parts (PARTS) that
     move, all when empty. Hosts that fail a check, or differ from the others of their kind, are refused (exit 5) and stay
     in the file as they were.
     """
@@ -68,10 +69,18 @@ def run(
             f"no part of a lock is called {odd[0]}" if odd else "--only says what of --update moves",
             hint=f"provision lock --update --only {'|'.join(known)}",
         )
-    path = output or place(fleet)
+    values = next(iter(fleet.values.values()))
+    path = output or place(values)
     files.check_writable(path, WRITE_HINT)
     existed = path.is_file()
-    old = load(path) if existed else None
+    old = read(path, values) if existed else None
+    if old is not None and old.hosts and old.inventory is None and not old.hosts.keys() & _names(fleet):
+        raise UsageError(
+            "lock.other_inventory",
+            f"{path} names no inventory, and none of its hosts is in this one",
+            because=[f"its hosts: {', '.join(list(old.hosts)[:4])}", f"this inventory is {values['inventory_source']}"],
+            hint="write the lock to another file: -o FILE; or add the line inventory: FILE to the lock that is there",
+        )
     if update and old is None:
         raise UsageError(
             "lock.none", f"there is no lock at {path} to move on", hint="provision lock writes the first one"
@@ -79,15 +88,12 @@ def run(
     catalog = load_catalog()
     moving = [part for part in known if part in (only or known)] if update else []
     answers = ask_all(fleet, fleet.hosts, "reading", _reader(fleet, catalog, old, path, moving), talk or Silent())
-    return _concluded(answers, old, path, update, existed)
+    return _concluded(answers, old, path, lockfile.relative(path, values["inventory_source"]), update, existed)
 
 
-def place(fleet: Fleet) -> Path:
-    """The lock of a fleet: where there is one, else where it belongs. Not in a folder that Ansible reads as an inventory."""
-    values = next(iter(fleet.values.values()), {})
-    folder = Path(str(values.get("inventory_dir") or "."))
-    is_folder = any(Path(source).is_dir() for source in fleet.inventory.sources[:1])
-    return path_of({**values, VARIABLE: ""}) or (folder.parent if is_folder else folder) / NAME
+def _names(fleet: Fleet) -> set[str]:
+    """All hosts of the inventory, also those that -l leaves out."""
+    return {name for hosts in fleet.inventory.groups.values() for name in hosts}
 
 
 class _Read(BaseModel):
@@ -200,10 +206,11 @@ def toolkits_of(plan: HostPlan) -> tuple[str, ...]:
 
 
 def _concluded(
-    answers: Mapping[str, _Read | ProvisionError], old: Lock | None, path: Path, update: bool, existed: bool
+    answers: Mapping[str, _Read | ProvisionError], old: Lock | None, path: Path, inventory: str, update: bool, existed: bool
 ) -> LockDocument:
     read = {name: answer for name, answer in answers.items() if not isinstance(answer, ProvisionError)}
     made = make([one.entry for one in read.values()], old, update=update)
+    made.lock.inventory = inventory
     document = LockDocument(path=str(path), existed=existed, errors=list(made.issues))
     refused = {issue.host for issue in made.issues}
     codes = [Exit.REFUSED] if made.issues else []

@@ -17,7 +17,8 @@ from provision.catalog import Catalog, load_catalog
 from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host, mirror_layout
-from provision.lock.model import NAME, Lock, load
+from provision.lock.model import Lock
+from provision.lock.pin import place, read
 from provision.mirror.keys import signer
 from provision.mirror.make import CondaNeed, Made, Maker
 from provision.mirror.need import Need, Upstream, needs
@@ -78,8 +79,9 @@ class Order:
 def run(fleet: Fleet, order: Order, talk: Talk | None = None) -> MirrorDocument:
     """Fill a mirror, or bring it up to the lock. Exit code 0; 1 where something that hosts have cannot be kept in it."""
     talk, catalog = talk or Silent(), load_catalog()
-    path = order.lock or Path(str(next(iter(fleet.values.values()), {}).get("inventory_dir") or "."), NAME)
-    lock = load(path)
+    values = next(iter(fleet.values.values()))
+    path = order.lock or place(values)
+    lock = read(path, values)
     seen, problems = _read(fleet, lock, talk)
     upstream = Upstream(order.archive, order.archive_key)
     wanted = needs(lock, seen, fleet.values, catalog, upstream, order.also)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from ansible_collections.gpu.provision.plugins.plugin_utils.lockfile import NAME
 from provision.errors import Issue, UsageError
 from provision.lib import files, own_state
 from provision.lib.text import natural
@@ -27,8 +28,6 @@ from provision.parts.driver.part import LockedDriver
 from provision.parts.locked import Locked, Versions
 from provision.parts.registry import in_locks
 
-# beside the inventory
-NAME = "fleet.lock.yml"
 # Variable (an extra variable of the command, any variable in plain Ansible): a lock's path, "none" for no lock at all.
 VARIABLE = "gpu_provision_lock"
 SCHEMA = "provision/lock/1"
@@ -163,9 +162,10 @@ class HostLock:
 
 
 class Lock(Locked):
-    """The whole file."""
+    """The whole file. inventory: the one that it was written for, relative to the file; None: not said."""
 
     schema_id: Literal["provision/lock/1"] = Field(default="provision/lock/1", alias="schema")
+    inventory: str | None = None
     groups: dict[str, LockedGroup] = Field(default_factory=dict)
     hosts: dict[str, LockedHost] = Field(default_factory=dict)
 
@@ -386,7 +386,7 @@ def _twice(node: yaml.Node) -> Iterator[tuple[str, int]]:
 
 def dump(lock: Lock) -> str:
     """Return the text of a lock: the same lock is the same text, byte for byte."""
-    data: dict[str, Any] = {"schema": SCHEMA}
+    data: dict[str, Any] = {"schema": SCHEMA, **({"inventory": lock.inventory} if lock.inventory else {})}
     data["groups"] = {name: _plain(lock.groups[name]) for name in sorted(lock.groups)}
     data["hosts"] = {name: _plain(lock.hosts[name]) for name in sorted(lock.hosts, key=natural)}
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110, default_flow_style=False)

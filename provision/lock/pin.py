@@ -14,9 +14,10 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version
+from ansible_collections.gpu.provision.plugins.plugin_utils import lockfile
 from provision.errors import Issue
 from provision.facts import Facts
-from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedHost, load
+from provision.lock.model import VARIABLE, HostLock, Lock, LockedHost, LockError, load
 from provision.parts.candidates import Candidates
 from provision.parts.desired import Desired
 from provision.parts.registry import by_name, in_locks
@@ -28,19 +29,45 @@ _MOVE_ON = "provision lock --update takes over what the inventory asks for; --no
 
 
 def path_of(values: Mapping[str, Any]) -> Path | None:
-    """The lock's file: the one that is named, else the one beside the inventory; None where there is none.
+    """The lock's file: the one that is named, else the inventory's own; None where there is none.
 
-    Beside an inventory that is a folder means above it: Ansible reads every file inside. A file that is named and missing
-    is returned all the same: reading it says what is wrong.
+    values: with ``inventory_dir``, and ``inventory_source`` as ``lockfile.source_of`` returns it. A file that is named and
+    missing is returned all the same: reading it says what is wrong.
     """
     named = str(values.get(VARIABLE) or "").strip()
     if named == "none":
         return None
-    folder = values.get("inventory_dir")
     if named:
-        return Path(str(folder or "."), named).expanduser()
-    places = [Path(str(folder), NAME), Path(str(folder)).parent / NAME] if folder else []
-    return next((place for place in places if place.is_file()), None)
+        return Path(str(values.get("inventory_dir") or "."), named).expanduser()
+    source = values.get("inventory_source")
+    return lockfile.find(source) if source else None
+
+
+def place(values: Mapping[str, Any]) -> Path:
+    """The lock of an inventory: where it is, else where a new one belongs: not where another inventory's is."""
+    found, places = path_of({**values, VARIABLE: ""}), lockfile.places(values["inventory_source"])
+    return found or next((path for path in places if not path.is_file()), places[0])
+
+
+def read(path: Path, values: Mapping[str, Any]) -> Lock:
+    """Read a lock of the inventory of these values. Raises LockError, also for the lock of another inventory."""
+    stat = path.stat() if path.is_file() else None
+    lock = _loaded(path, stat.st_mtime_ns if stat else 0, stat.st_size if stat else 0)
+    source = values.get("inventory_source")
+    if lock.inventory and source and not lockfile.is_for(path, lock.inventory, source):
+        other = lock.inventory if "," in lock.inventory else (path.parent / lock.inventory).resolve()
+        raise LockError(
+            [
+                Issue(
+                    code="lock.other_inventory",
+                    message=f"{path} is the lock of another inventory",
+                    because=[f"it was written for {other}", f"this inventory is {source}"],
+                    hint=f"if the inventory was renamed, write inventory: {lockfile.relative(path, source)} into the lock; "
+                    "else leave --lock out, or plan with --no-lock",
+                )
+            ]
+        )
+    return lock
 
 
 def find(values: Mapping[str, Any]) -> tuple[Lock, str] | None:
@@ -48,8 +75,7 @@ def find(values: Mapping[str, Any]) -> tuple[Lock, str] | None:
     path = path_of(values)
     if path is None:
         return None
-    stat = path.stat() if path.is_file() else None
-    return _loaded(path, stat.st_mtime_ns if stat else 0, stat.st_size if stat else 0), str(path)
+    return read(path, values), str(path)
 
 
 @lru_cache(maxsize=4)
@@ -114,7 +140,7 @@ class Pinned:
     @property
     def where(self) -> str:
         """As reasons name it."""
-        return f"{Path(self.lock.path).name}, group {self.lock.group_name}"
+        return f"{self.lock.path}, group {self.lock.group_name}"
 
     @property
     def everything(self) -> dict[str, str]:
@@ -139,7 +165,7 @@ def pin(host: HostLock, values: Mapping[str, Any], facts: Facts, parts: Collecti
     """Make the variables of a host exact by its lock, for the parts that are planned for."""
     group, found, issues = host.group, dict(values), []
     pins: dict[str, dict[str, str]] = {}
-    where = f"{Path(host.path).name}, group {host.group_name}"
+    where = f"{host.path}, group {host.group_name}"
     if (group.ubuntu, group.arch) != (facts.host.os.version_id, facts.host.arch):
         issues.append(
             _issue(

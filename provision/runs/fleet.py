@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from ansible_collections.gpu.provision.plugins.plugin_utils.lockfile import source_of
 from provision import remote
 from provision.catalog import load_catalog
 from provision.errors import ProvisionError
@@ -73,7 +74,7 @@ class Fleet:
 def fleet_of(inventory: Inventory, forks: int | None = None) -> Fleet:
     """Return the fleet; VariablesError (exit 64) when a role variable is unknown or wrong."""
     values = variables.effective_all(inventory.hosts)
-    beside = {"inventory_dir": _folder(inventory.sources)}
+    beside = {"inventory_dir": _folder(inventory.sources), "inventory_source": source_of(inventory.sources)}
     if LOCK_VARIABLE in inventory.extra_vars:
         beside[LOCK_VARIABLE] = inventory.extra_vars[LOCK_VARIABLE]
     return Fleet(inventory, {name: {**found, **beside} for name, found in values.items()}, forks)

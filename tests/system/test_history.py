@@ -108,11 +108,13 @@ def test_the_record_of_a_play(tmp_path, more, status, packages):
         "packages": [{"name": "x", "version": "1", "from_version": None}],
     }
     (tmp_path / "fleet.lock.yml").write_text("a lock")
+    (tmp_path / "hosts.yml").write_text("")
     found = runrecord.of_play(
         {"run": "r"},
         {
             "ansible_facts": runlock.keep("gpu_provision_play_plan", {"plan": plan}),
             "inventory_dir": str(tmp_path),
+            "ansible_inventory_sources": [str(tmp_path / "hosts.yml")],
             **more,
         },
     )

@@ -43,5 +43,6 @@ def fake_fleet(
     monkeypatch.setattr(remote, "open_session", open_session)
     hosts = [Host(name, vars=dict(values)) for name in facts]
     found = variables.effective_all(hosts)
-    of_hosts = {name: {**own, "inventory_dir": str(folder)} for name, own in found.items()}
+    beside = {"inventory_dir": str(folder), "inventory_source": f"{folder}/hosts.yml"}
+    of_hosts = {name: {**own, **beside} for name, own in found.items()}
     return Fleet(Inventory(hosts=hosts, sources=[]), of_hosts), asked

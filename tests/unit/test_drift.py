@@ -55,7 +55,7 @@ def written(lock, case, folder):
 def test_drift(case, tmp_path):
     if case.get("lock", True):
         written(lock_of_hosts({"gpu01": healthy()}, case.get("lock_wish")), case, tmp_path)
-    values = {**case.get("config", {}), "inventory_dir": str(tmp_path)}
+    values = {**case.get("config", {}), "inventory_source": str(tmp_path / "hosts.yml")}
     items, _ = judge_host(case.get("as", "gpu01"), facts_of(case), values, load_catalog())
     told = [f"{item.code}: {item.what} {item.expected} {item.found}" for item in items]
     assert [item.code for item in items] == [text.split(": ")[0] for text in case["expect"]], told
@@ -75,7 +75,7 @@ def test_a_real_machine_as_its_image_has_it_did_not_drift(recorded, tmp_path):
     root = trees.build(tmp_path / "root", {"base": recorded})
     xml = (trees.FIXTURES / recorded / "nvidia-smi.xml").read_text()
     facts = Facts.model_validate(probe_facts.collect(str(root), run=lambda *words, **options: (0, xml, "")))
-    values = {"nvidia_driver_manage": False, "inventory_dir": str(tmp_path)}
+    values = {"nvidia_driver_manage": False, "inventory_source": str(tmp_path / "hosts.yml")}
     assert judge_host("gpu01", facts, values, load_catalog())[0] == []
     (tmp_path / NAME).write_text(dump(lock_of_hosts({"gpu01": facts}, {"nvidia_driver_manage": False})))
     assert judge_host("gpu01", facts, values, load_catalog())[0] == []

@@ -244,7 +244,7 @@ def test_a_wish_that_the_lock_refuses_is_what_update_takes_over(locked, tmp_path
     fleet, _ = locked({"gpu001": healthy("gpu001")}, **config)
     document = lock.run(fleet, tmp_path / NAME, update=True)
     assert document.written, document.errors
-    values = {"inventory_dir": str(tmp_path)}
+    values = {"inventory_source": str(tmp_path / "hosts.yml")}
     assert next(iter(find(values)[0].groups.values())).driver.series == "595"
 
 

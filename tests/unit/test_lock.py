@@ -10,7 +10,7 @@ from provision.errors import UsageError
 from provision.lock.compare import changes
 from provision.lock.make import make
 from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedHost, LockError, dump, load, parse, save
-from provision.lock.pin import alike, find, not_available, path_of, pin
+from provision.lock.pin import alike, find, not_available, path_of, pin, place
 from provision.parts.candidates import Candidates
 from provision.planning import plan_from_facts
 from tests.unit.candidates import CANDIDATES, archive, signed
@@ -90,18 +90,67 @@ def test_a_file_that_is_not_there_or_not_text_is_an_error_with_a_way_out(tmp_pat
 def test_a_lock_lies_beside_the_inventory_or_above_its_folder_or_where_it_is_named(tmp_path):
     inside = tmp_path / "inventory"
     inside.mkdir()
-    values = {"inventory_dir": str(inside)}
-    assert path_of(values) is None and find(values) is None
-    (tmp_path / NAME).write_text(dump(Lock()))
-    assert path_of(values) == tmp_path / NAME
+    folder = {"inventory_source": str(inside), "inventory_dir": str(inside)}
+    file = {"inventory_source": str(inside / "hosts.yml"), "inventory_dir": str(inside)}
+    assert path_of(folder) is None and find(folder) is None
     (inside / NAME).write_text(dump(Lock()))
-    assert path_of(values) == inside / NAME
-    assert path_of({**values, VARIABLE: "none"}) is None
-    assert path_of({**values, VARIABLE: "other.yml"}) == inside / "other.yml", "named: it must be there"
+    assert path_of(folder) is None and path_of(file) == inside / NAME
+    (inside / NAME).rename(tmp_path / NAME)
+    assert path_of(folder) == tmp_path / NAME
+    assert path_of(file) is None, "above a file is the lock of something else"
+    assert path_of({**folder, VARIABLE: "none"}) is None
+    assert path_of({**folder, VARIABLE: "other.yml"}) == inside / "other.yml", "named: it must be there"
+
+
+def test_two_inventories_in_one_folder_have_two_locks(tmp_path):
+    values = {}
+    for name in ("brk", "pw"):
+        (tmp_path / f"{name}.yml").write_text("")
+        values[name] = {"inventory_source": str(tmp_path / f"{name}.yml")}
+        save(Lock(inventory=f"{name}.yml"), place(values[name]))
+    assert path_of(values["brk"]) == tmp_path / NAME
+    assert path_of(values["pw"]) == tmp_path / "pw.lock.yml"
+    (tmp_path / "pw.lock.yml").unlink()
+    assert find(values["pw"]) is None and find(values["brk"]) is not None
+
+
+@pytest.mark.parametrize("how", ["named", "renamed", "of a host list"])
+def test_the_lock_of_another_inventory_is_refused_with_both_paths(how, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "brk.yml").write_text("")
+    save(Lock(inventory="brk.yml"), tmp_path / NAME)
+    mine = "gpu01," if how == "of a host list" else str(tmp_path / "pw.yml")
+    values = {"inventory_source": mine, "inventory_dir": str(tmp_path), VARIABLE: NAME}
+    if how == "renamed":
+        (tmp_path / "brk.yml").rename(tmp_path / "pw.yml")
+        values[VARIABLE] = ""
+    with pytest.raises(LockError) as refused:
+        find(values)
+    issue = refused.value.issue
+    assert (issue.code, refused.value.exit_code) == ("lock.other_inventory", 64)
+    assert str(tmp_path / NAME) in issue.message or issue.message.startswith(NAME)
+    assert issue.because == [f"it was written for {tmp_path}/brk.yml", f"this inventory is {mine}"]
+    assert f"inventory: {Path(mine).name} " in issue.hint
+
+
+def test_a_lock_that_names_no_inventory_is_for_those_beside_it(tmp_path):
+    """As version 0.1 wrote them."""
+    save(Lock(), tmp_path / NAME)
+    for name in ("brk.yml", "pw.yml"):
+        assert find({"inventory_source": str(tmp_path / name)}) is not None
+
+
+@pytest.mark.parametrize("line", ["hosts.yml", "'hosts.yml'", '"hosts.yml"  # ours', "./hosts.yml", "../{folder}/hosts.yml"])
+def test_the_inventory_of_a_lock_may_be_written_by_hand(line, tmp_path):
+    (tmp_path / "hosts.yml").write_text("")
+    text = f"schema: provision/lock/1\ninventory: {line.format(folder=tmp_path.name)}\n"
+    (tmp_path / NAME).write_text(text)
+    assert find({"inventory_source": str(tmp_path / "hosts.yml")}) is not None
+    assert path_of({"inventory_source": str(tmp_path / "other.yml")}) is None
 
 
 def test_a_lock_that_changed_is_read_again(tmp_path):
-    values = {"inventory_dir": str(tmp_path)}
+    values = {"inventory_source": str(tmp_path / "hosts.yml")}
     save(lock_of_hosts({"gpu01": healthy()}), tmp_path / NAME)
     assert list(find(values)[0].hosts) == ["gpu01"]
     save(lock_of_hosts({"gpu01": healthy(), "gpu02": healthy("gpu02")}), tmp_path / NAME)
@@ -238,7 +287,7 @@ ONLY_NEW = Candidates({**CANDIDATES["noble"].packages, **{name: rows[:1] for nam
 def plan(tmp_path, facts, available=CANDIDATES["noble"], name="gpu01", lock=None, **config):
     save(lock or lock_of_hosts({"gpu01": healthy()}), tmp_path / NAME)
     call = FakeHost(available, {**CHANGES, "changes": []})
-    made = plan_from_facts(name, facts, call, {**config, "inventory_dir": str(tmp_path)})
+    made = plan_from_facts(name, facts, call, {**config, "inventory_source": str(tmp_path / "hosts.yml")})
     return made, call
 
 
@@ -295,7 +344,7 @@ def test_a_version_that_is_gone_is_a_blocker_with_the_nearest_and_the_mirror(tmp
 def test_a_repository_that_cannot_be_read_is_the_first_reason_why_a_version_is_gone(tmp_path):
     save(lock_of_hosts({"gpu01": healthy()}), tmp_path / NAME)
     call = FakeHost(ONLY_NEW, CHANGES, ["archive.test: no route"])
-    (issue,) = plan_from_facts("gpu01", bare(), call, {"inventory_dir": str(tmp_path)}).blockers
+    (issue,) = plan_from_facts("gpu01", bare(), call, {"inventory_source": str(tmp_path / "hosts.yml")}).blockers
     assert (issue.code, issue.because[0]) == ("lock.not_offered", "archive.test: no route")
 
 
@@ -327,7 +376,7 @@ def test_a_host_like_no_group_is_planned_without_the_lock_and_that_is_said(tmp_p
 def test_a_lock_that_cannot_be_read_is_an_error_of_usage(tmp_path):
     (tmp_path / NAME).write_text("schema: [")
     with pytest.raises(LockError):
-        plan_from_facts("gpu01", healthy(), FakeHost(CANDIDATES["noble"], CHANGES), {"inventory_dir": str(tmp_path)})
+        plan_from_facts("gpu01", healthy(), FakeHost(CANDIDATES["noble"], CHANGES), {"inventory_source": str(tmp_path / "hosts.yml")})
 
 
 def test_what_is_offered_elsewhere_counts(tmp_path):

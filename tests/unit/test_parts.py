@@ -152,7 +152,7 @@ def locked(facts, values):
 
 def with_lock(tmp_path, version="1.2"):
     (tmp_path / "fleet.lock.yml").write_text(dump(locked(having(version), {"metrics_exporter_version": version})))
-    return {**VALUES, "inventory_dir": str(tmp_path)}
+    return {**VALUES, "inventory_source": str(tmp_path / "hosts.yml")}
 
 
 def offered(version):

@@ -128,11 +128,11 @@ def test_known_versions_go_without_those_of_single_kernels() -> None:
 
 def test_the_lock_is_what_is_known(tmp_path: Path) -> None:
     (tmp_path / "fleet.lock.yml").write_text(LOCK)
-    known = known_of("gpu01", {"inventory_dir": str(tmp_path)})
+    known = known_of("gpu01", {"inventory_source": str(tmp_path / "hosts.yml")})
     assert known is not None and known.packages == {"nvidia-utils-580-server": "580.126.20-0ubuntu0.24.04.1"}
     assert "fleet.lock.yml" in known.source
-    assert known_of("gpu02", {"inventory_dir": str(tmp_path)}) is None
-    assert known_of("gpu01", {"inventory_dir": str(tmp_path), "gpu_provision_lock": "none"}) is None
+    assert known_of("gpu02", {"inventory_source": str(tmp_path / "hosts.yml")}) is None
+    assert known_of("gpu01", {"inventory_source": str(tmp_path / "hosts.yml"), "gpu_provision_lock": "none"}) is None
 
 
 LOCK = """\
