@@ -123,7 +123,17 @@ def _usage_error(error: Exception, arguments: Sequence[str]) -> UsageError | Non
         )
     option = getattr(error, "option_name", None)
     if option and message.startswith("No such option"):
-        known = [name for param in getattr(command, "params", []) for name in getattr(param, "opts", [])]
+        owners = [name for name, one in getattr(command, "commands", {}).items() if _has(one, option)]
+        if owners:
+            owner = next((word for word in arguments if word in owners), owners[0])
+            others = f" (also of {', '.join(owners[1:])})" if owner not in arguments and owners[1:] else ""
+            return UsageError(
+                "usage.option",
+                f"{option} is an option of {owner}{others}, and stands before the command",
+                hint=f"write it after the word {owner}: provision {owner} {option}",
+            )
+        params = [param for one in (command, *getattr(command, "commands", {}).values()) for param in one.params]
+        known = [name for param in params for name in param.opts]
         return UsageError("usage.option", f"no such option: {option}", hint=_nearest(option, known, f"{path} --help"))
     text = message[:1].lower() + message[1:].rstrip(".")
     extra = re.search(r"unexpected extra arguments? ?\((?P<words>[^()]+)\)", text.replace("(s)", "s"))
@@ -132,6 +142,10 @@ def _usage_error(error: Exception, arguments: Sequence[str]) -> UsageError | Non
         hosts = extra["words"].replace(" ", ",")
         return UsageError("usage.arguments", text, hint=f"hosts are named with -l: {path} -l {hosts}")
     return UsageError("usage.arguments", text, hint=f"{path} --help")
+
+
+def _has(command: Any, option: str) -> bool:
+    return any(option in (*param.opts, *param.secondary_opts) for param in command.params)
 
 
 def _nearest(word: str, known: list[str], else_: str) -> str:

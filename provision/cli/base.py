@@ -315,12 +315,22 @@ def lock_variables(lock: Path | None, no_lock: bool) -> dict[str, str]:
     return {"gpu_provision_lock": named} if named else {}
 
 
+def refuse_json(settings: Settings, yes: bool) -> None:
+    """Raise UsageError for --json without --yes, which could only plan and then refuse."""
+    if settings.json and not yes:
+        raise UsageError(
+            "apply.not_confirmed",
+            "--json never asks, so it needs --yes; nothing was changed",
+            hint="look at the plan first (provision plan), then add --yes",
+        )
+
+
 def agreed(renderer: Renderer, count: int) -> bool:
-    if renderer.as_json or not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         raise UsageError(
             "apply.not_confirmed",
             "nobody can be asked here, so nothing was changed",
-            because=["--json never asks" if renderer.as_json else "stdin is not a terminal"],
+            because=["stdin is not a terminal"],
             hint="look at the plan, then say --yes",
         )
     return renderer.confirm(f"Change {count} host{'' if count == 1 else 's'}?")
@@ -358,14 +368,26 @@ def _start(settings: Settings) -> inventory.Loading:
 
 def _password(settings: Settings, prompt: str) -> str:
     if settings.json:
-        raise UsageError(
-            "usage.no_prompt",
-            "--json never asks for a password",
-            hint="put it in a vault (ansible_become_password) and give --vault-password-file",
-        )
+        raise _nobody_to_ask("--json never asks for a password")
     import getpass
+    import warnings
 
-    return getpass.getpass(prompt, stream=sys.stderr)
+    with warnings.catch_warnings():
+        # without a terminal it would read stdin, and show what is typed
+        warnings.simplefilter("error", getpass.GetPassWarning)
+        try:
+            return getpass.getpass(prompt, stream=sys.stderr)
+        except (getpass.GetPassWarning, EOFError):
+            asked = prompt.rstrip(": ")
+            raise _nobody_to_ask(f"there is no terminal to ask for the {asked}") from None
+
+
+def _nobody_to_ask(message: str) -> UsageError:
+    return UsageError(
+        "usage.no_prompt",
+        message,
+        hint="put the sudo password into a vault (ansible_become_password) and give --vault-password-file FILE",
+    )
 
 
 def finish(settings: Settings, document: Document, renderer: Renderer | None = None) -> int:

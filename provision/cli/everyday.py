@@ -15,6 +15,7 @@ from provision.cli.base import (
     finish,
     lock_variables,
     open_fleet,
+    refuse_json,
     with_lock,
     with_values,
 )
@@ -230,6 +231,7 @@ def apply(
     from provision.cli import applying
     from provision.rollout.options import parse
 
+    refuse_json(settings, yes or check)
     values: dict[str, str | bool] = {**lock_variables(lock, no_lock)}
     if no_reboot:
         values["nvidia_driver_reboot"] = "never"

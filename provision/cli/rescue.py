@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from provision.cli.base import Settings, agreed, command, finish, open_fleet, with_values
+from provision.cli.base import Settings, agreed, command, finish, open_fleet, refuse_json, with_values
 from provision.errors import UsageError
 
 # see plugins/module_utils/rescue/snapshot.py
@@ -95,6 +95,7 @@ def rescue(
         raise UsageError(
             "usage.options", "--snapshot belongs to --undo", hint="provision rescue HOST --undo --snapshot ID"
         )
+    refuse_json(settings, yes or dry_run or offline_script)
     if hosts:
         settings = replace(settings, limit=",".join([*([settings.limit] if settings.limit else []), *hosts]))
     settings = with_values(settings, no_reboot and {"nvidia_driver_reboot": "never"})

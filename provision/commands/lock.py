@@ -206,7 +206,12 @@ def toolkits_of(plan: HostPlan) -> tuple[str, ...]:
 
 
 def _concluded(
-    answers: Mapping[str, _Read | ProvisionError], old: Lock | None, path: Path, inventory: str, update: bool, existed: bool
+    answers: Mapping[str, _Read | ProvisionError],
+    old: Lock | None,
+    path: Path,
+    inventory: str,
+    update: bool,
+    existed: bool,
 ) -> LockDocument:
     read = {name: answer for name, answer in answers.items() if not isinstance(answer, ProvisionError)}
     made = make([one.entry for one in read.values()], old, update=update)

@@ -8,7 +8,8 @@ an error that names the nearest known variable, the second becomes a boolean.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ import yaml
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 from provision.collection import ROOT
 from provision.errors import Issue, UsageError
-from provision.inventory import PREFIXES, Host
+from provision.inventory import PREFIXES, Host, cards
 
 _TRUE = frozenset({"y", "yes", "on", "1", "true", "t"})
 _FALSE = frozenset({"n", "no", "off", "0", "false", "f"})
@@ -34,6 +35,10 @@ _ARTICLE = {
     "str": "a text",
     "path": "a path",
 }
+# What a type does not say of a value: functions that raise ValueError.
+_CHECKS: Mapping[str, Callable[[Any], None]] = {"gpu_verify_expect": cards.check}
+# 12.10 to 12.30 without quotes lose the zero; versions such as 12.40 do not exist.
+_LOST_ZERO = re.compile(r"\d+\.[123]")
 # Where a login belongs instead: (beginning of a variable's name, hint). The proxy's own words are those of proxy.py.
 _LOGINS = (
     (
@@ -140,6 +145,7 @@ def _of_host(host: Host, variables: Mapping[str, Variable]) -> tuple[dict[str, A
             continue
         try:
             values[name] = convert(variable, value)
+            _CHECKS.get(name, lambda value: None)(values[name])
         except ValueError as error:
             message = f"{name}: {error} ({origin})"
             issues.append((origin, Issue(code="vars.invalid", message=message, hint=_allowed(variable))))
@@ -252,6 +258,8 @@ def _typed(kind: str, value: Any) -> Any:
     if kind in ("str", "path"):
         if isinstance(value, (list, dict)):
             raise ValueError(f"{_ARTICLE['list' if isinstance(value, list) else 'dict']} where a text belongs")
+        if isinstance(value, float) and _LOST_ZERO.fullmatch(str(value)):
+            raise ValueError(f'{value}0 without quotes is the number {value} in YAML: write "{value}0" or "{value}"')
         text = str(value).lower() if isinstance(value, bool) else str(value)
         return str(Path(text).expanduser()) if kind == "path" and text else text
     if kind == "list":
@@ -260,7 +268,7 @@ def _typed(kind: str, value: Any) -> Any:
         if isinstance(value, str):
             return [part.strip() for part in value.split(",") if part.strip()]
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return [str(value)]
+            return [value]
     if kind == "dict" and isinstance(value, dict):
         return value
     raise ValueError(f"{value!r} is not {_ARTICLE[kind]}")

@@ -17,6 +17,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
 from provision.catalog import Catalog, load_catalog
 from provision.errors import UsageError
 from provision.facts import Facts, ShellLine
+from provision.inventory import cards
 from provision.lib.findings import Check
 from provision.parts import checks
 from provision.parts.base import Host
@@ -120,24 +121,8 @@ def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = No
     host = Host(facts, catalog or load_catalog(), Desired(values))
     decide(host)
     expect = Expect.model_validate({part.name: part.expect(host, host.decisions[part.name]) for part in PARTS})
-    count = expected_count(str(values.get("gpu_verify_expect") or ""))
+    count = cards.count(values.get("gpu_verify_expect"))
     return expect.model_copy(update={"driver": expect.driver.model_copy(update={"gpus": count})})
-
-
-def expected_count(text: str) -> int:
-    """Number of cards in gpu_verify_expect: ``8``, ``8x H100``, ``2x H100 + 1x T4``; 0 when empty.
-
-    Raises UsageError for a text that says no number.
-    """
-    parts = [part.strip() for part in text.split("+") if part.strip()]
-    counts = [re.match(r"^(\d{1,3})(?:\s*x\s*\S.*)?$", part, re.IGNORECASE) for part in parts]
-    if not all(counts):
-        raise UsageError(
-            "vars.invalid",
-            f"gpu_verify_expect: {text!r} does not say how many cards",
-            hint='write it as "8", "8x H100" or "2x H100 + 1x T4"',
-        )
-    return sum(int(match[1]) for match in counts if match)
 
 
 def interpreters(facts: Facts, values: dict[str, Any], expect: Expect) -> list[str]:

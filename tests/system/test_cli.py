@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from provision import cli, inventory, remote
+from provision.collection import ROOT
 from provision.commands import apply as apply_command
 from provision.commands import plan as plan_command
 from provision.commands import scan as scan_command
@@ -175,6 +176,19 @@ def test_without_arguments_the_first_steps_are_shown(capsys):
             "gpu_verify_strict?",
         ),
         (["compat"], "error: nothing to compare", "provision compat --gpu"),
+        (
+            ["--no-lock", "plan"],
+            "error: --no-lock is an option of plan",
+            "after the word plan: provision plan --no-lock",
+        ),
+        (["--canary", "2"], "error: --canary is an option of apply", "provision apply --canary"),
+        (["--yes"], "error: --yes is an option of apply (also of rescue)", "provision apply --yes"),
+        (["--no-lokc", "plan"], "error: no such option: --no-lokc", "did you mean --no-lock?"),
+        (
+            ["plan", "-i", "a,", "-e", '{"cuda_toolkit_cudnn": 9.10}'],
+            "error: a: cuda_toolkit_cudnn: 9.10 without",
+            "a text",
+        ),
         (["init", "a b"], "error: 'a b' is no host name", "letters"),
         (["init", "ubuntu@gpu01"], "error: 'ubuntu@gpu01' is no host name", "--user ubuntu"),
     ],
@@ -475,8 +489,33 @@ def test_apply_asks_only_at_a_terminal(capsys, applying, monkeypatch, tmp_path):
     assert code == 64
     assert "Install packages" in out, "the plan is shown all the same"
     assert "--yes" in err
-    assert run_json(capsys, *applying, "apply", "-l", "gpu01")["errors"][0]["code"] == "apply.not_confirmed"
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [["apply"], ["apply", "--resume", "last"], ["rescue"]])
+def test_json_without_yes_is_refused_before_any_host_is_read(capsys, monkeypatch, words):
+    monkeypatch.setattr("provision.inventory.start", lambda *words, **more: pytest.fail("the inventory was read"))
+    document = run_json(capsys, "-i", "gpu01,", *words)
+    assert (document["exit_code"], document["errors"][0]["code"]) == (64, "apply.not_confirmed")
+    assert "--yes" in document["errors"][0]["hint"]
+
+
+@pytest.mark.parametrize("option", ["-K", "--ask-vault-pass"])
+def test_a_password_without_a_terminal_is_wrong_usage(option, tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-m", "provision", "-i", "gpu01,", option, "scan"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (64, "")
+    error, hint = ended.stderr.splitlines()
+    assert error.startswith("error: there is no terminal to ask for the ")
+    assert "--vault-password-file" in hint
 
 
 class Terminal(io.StringIO):

@@ -277,6 +277,13 @@ def test_pip_gets_a_password_through_its_environment_and_nothing_else_so():
     assert extra["PIP_INDEX_URL"] == step["index_url"] and extra["PIP_EXTRA_INDEX_URL"] == "https://e/s"
 
 
+@pytest.mark.parametrize("user", ["", "me:pw@"])
+def test_pip_takes_an_index_over_http_that_the_inventory_allows(user):
+    step = {"packages": ["a"], "index_url": f"http://{user}h:8080/simple", "extra_index_urls": ["https://e/s"]}
+    argv, _ = make_environment.pip_command("/e/bin/python", step)
+    assert argv[argv.index("--trusted-host") + 1] == "h:8080" and argv.count("--trusted-host") == 1
+
+
 def test_the_environment_of_what_we_run_is_small_and_known(monkeypatch):
     for name, value in {
         "LD_LIBRARY_PATH": "/usr/local/cuda/lib64",

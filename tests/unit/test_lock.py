@@ -140,7 +140,9 @@ def test_a_lock_that_names_no_inventory_is_for_those_beside_it(tmp_path):
         assert find({"inventory_source": str(tmp_path / name)}) is not None
 
 
-@pytest.mark.parametrize("line", ["hosts.yml", "'hosts.yml'", '"hosts.yml"  # ours', "./hosts.yml", "../{folder}/hosts.yml"])
+@pytest.mark.parametrize(
+    "line", ["hosts.yml", "'hosts.yml'", '"hosts.yml"  # ours', "./hosts.yml", "../{folder}/hosts.yml"]
+)
 def test_the_inventory_of_a_lock_may_be_written_by_hand(line, tmp_path):
     (tmp_path / "hosts.yml").write_text("")
     text = f"schema: provision/lock/1\ninventory: {line.format(folder=tmp_path.name)}\n"
@@ -376,7 +378,12 @@ def test_a_host_like_no_group_is_planned_without_the_lock_and_that_is_said(tmp_p
 def test_a_lock_that_cannot_be_read_is_an_error_of_usage(tmp_path):
     (tmp_path / NAME).write_text("schema: [")
     with pytest.raises(LockError):
-        plan_from_facts("gpu01", healthy(), FakeHost(CANDIDATES["noble"], CHANGES), {"inventory_source": str(tmp_path / "hosts.yml")})
+        plan_from_facts(
+            "gpu01",
+            healthy(),
+            FakeHost(CANDIDATES["noble"], CHANGES),
+            {"inventory_source": str(tmp_path / "hosts.yml")},
+        )
 
 
 def test_what_is_offered_elsewhere_counts(tmp_path):

@@ -107,7 +107,7 @@ PIP = (
         r"is not a trusted or secure host",
         "conda.insecure",
         "pip does not use the index of %s, since it is not https",
-        "give the mirror https, or name it as trusted-host in /etc/pip.conf",
+        "give the mirror https; an index that pip's configuration on the host names needs trusted-host there",
     ),
     # Before 'no matching distribution', which is how pip ends when it could not ask.
     (

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import time
+from urllib.parse import urlsplit
 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
 from ansible_collections.gpu.provision.plugins.module_utils.conda import condarc
@@ -118,6 +119,8 @@ def pip_command(python, step):
         {"PIP_ROOT_USER_ACTION": "ignore"},
     )
     index, more = step.get("index_url") or "", list(step.get("extra_index_urls") or ())
+    for host in plain_http([index, *more]):
+        argv += ["--trusted-host", host]
     if any(redact.has_secret(url) for url in [index, *more]):
         if index:
             extra["PIP_INDEX_URL"] = index
@@ -128,6 +131,11 @@ def pip_command(python, step):
     for url in more:
         argv += ["--extra-index-url", url]
     return argv + list(step["packages"]), extra
+
+
+def plain_http(urls):
+    """HOST[:PORT] of indexes over http. A plan has such ones only where the inventory allows them (miniconda_allow_http)."""
+    return [urlsplit(url).netloc.rpartition("@")[2] for url in urls if url.startswith("http://")]
 
 
 def with_channels(text, channels):
@@ -301,6 +309,7 @@ class _Environment(Work):
                 argv = ["env", "create", "--prefix", self.path, "--file", file]
                 if params.get("pip_index_url"):
                     extra["PIP_INDEX_URL"] = params["pip_index_url"]
+                    extra["PIP_TRUSTED_HOST"] = " ".join(plain_http([params["pip_index_url"]]))
             self.call([self.conda, *argv], extra, "conda", params.get("channels") or ())
         finally:
             self.as_owner(scratch.remove, folder)

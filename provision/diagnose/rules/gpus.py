@@ -10,6 +10,7 @@ from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Gpu
+from provision.inventory import cards
 from provision.parts.driver import xid
 from provision.parts.driver.installed import is_passthrough
 
@@ -236,12 +237,7 @@ def _fell_off(case: Case) -> Iterator[Found]:
 @rule("gpus.missing")
 def _missing_card(case: Case) -> Iterator[Found]:
     facts = case.facts
-    from provision.planning.verification import (
-        # it knows planning, which not all that reads the rules needs
-        expected_count,
-    )
-
-    number = expected_count(str(case.values.get("gpu_verify_expect") or ""))
+    number = cards.count(case.values.get("gpu_verify_expect"))
     driver_sees = [
         slot
         for slot in queries.boot(case).driver_gpus

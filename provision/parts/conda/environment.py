@@ -8,7 +8,7 @@ slip in, since the wheel's local version or the conda build string is pinned (sc
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -73,8 +73,6 @@ class EnvironmentJudge(Frameworks):
                 ["3.10 without quotes is the number 3.1 in YAML"],
                 f'python: "{env.python}0", in quotes',
             )
-        for name, known in (("torch", self.catalog.torch), ("tensorflow", self.catalog.tensorflow)):
-            self._lost_zero(name, getattr(env, name), known)
         if env.cuda and env.cuda not in NONE and not re.fullmatch(r"[0-9]{1,2}(\.[0-9]{1,2}){0,2}", env.cuda):
             self.block(
                 "conda.cuda_invalid",
@@ -106,22 +104,6 @@ class EnvironmentJudge(Frameworks):
                     ],
                     "name it by its own key: torch, tensorflow, jax, cuda",
                 )
-
-    def _lost_zero(self, name: str, text: str, known: Callable[[str], object]) -> None:
-        """Refuse a version that may be another with its last zero lost, where there are both: 2.1 and 2.10."""
-        if not re.fullmatch(r"[0-9]+\.[0-9]", text):
-            return
-        try:
-            exact = getattr(known(text), "version", text)
-            known(text + "0")
-        except UsageError:
-            return
-        self.block(
-            "conda.version_unclear",
-            f"{name} {text} may be meant as {text}0",
-            [f"{text}0 without quotes is the number {text} in YAML"],
-            f'{name}: "{text}0", in quotes; or {name}: "{exact}"',
-        )
 
     # --- CUDA and cuDNN of conda -----------------------------------------------------------------------------------
 

@@ -281,11 +281,6 @@ class PrefixJudge:
         return found
 
 
-def _meant(text: str, known: Sequence[str]) -> str:
-    """The Python that was meant: 3.10 without quotes is the number 3.1 in YAML; else the first that there is."""
-    return text + "0" if text + "0" in known else known[0]
-
-
 def path_is(path: str, asked: str) -> bool:
     return path == (asked.rstrip("/") or "/")
 
@@ -383,7 +378,7 @@ def _of_catalog(config: CondaConfig, catalog: Catalog, machine: str) -> CondaIns
                     f"it has them with Python {', '.join(dict.fromkeys(known))}",
                     "environments have their own Python",
                 ],
-                hint=f'miniconda_python: "{_meant(config.python, known)}", in quotes, or leave it out',
+                hint=f'miniconda_python: "{known[0]}", in quotes, or leave it out',
             )
         fit = with_python
     return fit[0]

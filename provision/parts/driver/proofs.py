@@ -9,6 +9,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
 from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
+from provision.inventory.cards import read as read_expected
 from provision.parts.driver import health, links, xid
 from provision.parts.proof import Bounds, Judging, Row, Verdict
 from provision.parts.proof import outcome as outcome_of
@@ -16,17 +17,6 @@ from provision.parts.proof import outcome as outcome_of
 # A unit that a CUDA program can use, and how the job compute ended on it.
 Computed = tuple[Row, Outcome]
 NO_LINK: Row = {"way": None, "gb_per_s": None, "words": ""}
-
-
-def read_expected(value: object) -> tuple[list[tuple[int, list[str]]], int]:
-    """Return ([(count, [words of the name])], total) for "8x H100", "8" or "2x H100 + 1x T4"; raises ValueError."""
-    rows = []
-    for item in str(value).split("+"):
-        match = re.match(r"^\s*([0-9]+)\s*(?:$|[xX]\s*(\S.*?)\s*$)", item)
-        if not match:
-            raise ValueError(f"{value!r} does not say how many cards: write 8x H100")
-        rows.append((int(match.group(1)), (match.group(2) or "").lower().split()))
-    return rows, sum(count for count, _ in rows)
 
 
 def matches(words: Sequence[str], name: str) -> bool:
@@ -37,7 +27,8 @@ def matches(words: Sequence[str], name: str) -> bool:
 
 def differs(expected: str, names: Sequence[str]) -> list[str]:
     """Sentences about how the cards' names differ from what is expected; empty when they agree."""
-    rows, total = read_expected(expected)
+    named, total = read_expected(expected)
+    rows = [(count, name.lower().split()) for count, name in named]
     said = []
     if len(names) != total:
         said.append(f"{len(names)} cards, {total} expected")
