@@ -168,7 +168,7 @@ def test_lists_are_refreshed_only_while_nothing_was_touched(
     now: dict[str, str] = {}
     done: list[str] = []
 
-    def change(*_: Any) -> dict[str, Any]:
+    def change(*_: Any, whole: bool) -> dict[str, Any]:
         now.update({"cuda-cccl-11-8": state} if state else {})
         return {"rc": 100, "text": "E: Something that nobody has seen\n", "timed_out": False}
 
