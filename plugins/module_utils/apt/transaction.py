@@ -232,9 +232,9 @@ class _Task(object):
 
     def _forget_unfinished(self, packages):
         """Nothing is left to do: an earlier change that was not finished is over, unless this one says nothing of it."""
-        told = []
-        note = own_state.take(UNFINISHED, _NOTE, told)
-        self.warnings += told
+        lines = []
+        note = own_state.take(UNFINISHED, _NOTE, lines)
+        self.warnings += lines
         if note and (self.install or self.remove or packages_done(packages, note["install"], note["remove"])):
             _forget(UNFINISHED)
 
