@@ -391,7 +391,9 @@ class _Run:
             id_ = str(self.hosts[host.name].snapshot).rpartition("/")[2]
             return session.call("rescue.snapshot", {"op": "finish", "id": id_})
 
-        for name, answer in ask_all(self.fleet, hosts, "recording", finish, Silent()).items() if hosts else ():
+        for name, answer in (
+            ask_all(self.fleet, hosts, "recording", finish, Silent(), reads=False).items() if hosts else ()
+        ):
             if isinstance(answer, ProvisionError):
                 self.errors.append(answer.issue.model_copy(update={"host": name}))
 

@@ -226,6 +226,8 @@ def settings() -> dict[str, Any]:
     from ansible import constants
 
     ssh_args = option("connection", "ssh", "ssh_args", {})
+    # ANSIBLE_TIMEOUT, ANSIBLE_SSH_TIMEOUT, or ansible.cfg.
+    timeout = max(constants.DEFAULT_TIMEOUT, int(option("connection", "ssh", "timeout", {}) or 0))
     _, origin = constants.config.get_config_value_and_origin("pipelining", plugin_type="connection", plugin_name="ssh")
     return {
         "collections_paths": plain(constants.COLLECTIONS_PATHS),
@@ -233,6 +235,7 @@ def settings() -> dict[str, Any]:
         "callbacks_enabled": plain(constants.CALLBACKS_ENABLED),
         "pipelining_configured": origin != "default",
         "ssh_args": ssh_args,
+        "timeout": timeout,
         # Those that this ansible-core runs with, as python3.12.
         "pythons": plain(constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK")),
     }

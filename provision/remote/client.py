@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import shlex
 import socket
 import threading
@@ -16,6 +17,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from provision.errors import ProvisionError, UnreachableError
 from provision.inventory import Host
+from provision.lib import load
 from provision.remote import explain, keys, knownhosts, target
 from provision.remote.stream import Stream
 from provision.remote.target import Target
@@ -26,6 +28,7 @@ _FIRST_KEX = ("curve25519-sha256@libssh.org",)
 _FIRST_CIPHERS = ("aes128-gcm@openssh.com", "aes128-ctr")
 # The key exchange and login of a healthy host take milliseconds; sshd under load or with slow DNS takes seconds.
 _LOGIN_SECONDS = 30.0
+_LOGINS_PER_CORE = 8
 _PIECE = 32 * 1024
 # What paramiko itself takes without a limit: lines before the key exchange, one packet (OpenSSH sends 256 KiB at most), and
 # what a host sends beyond the window that we gave it.
@@ -80,8 +83,12 @@ class Client:
     def start(self, argv: list[str]) -> Stream:
         """Run a command; UnreachableError when the connection is gone or the host refuses a channel."""
         try:
-            return ChannelStream(self.transport, shlex.join(argv), self.target.connect_timeout + _LOGIN_SECONDS)
+            return ChannelStream(self.transport, shlex.join(argv), _login_seconds(self.target))
         except (paramiko.SSHException, EOFError, OSError) as error:
+            if _timed_out(error):
+                raise explain.slow(
+                    self._host, "the host accepts the login and does not start a program in time"
+                ) from error
             raise UnreachableError(
                 "connect.closed",
                 "the host accepts the login and refuses to run a command",
@@ -108,22 +115,53 @@ class Client:
 
 def connect(host: Host, goal: Target) -> Client:
     """Return a logged-in client; UnreachableError otherwise, NeedsOpenSsh when paramiko is not enough."""
-    deadline = time.monotonic() + goal.connect_timeout + _LOGIN_SECONDS
     sock = _open(host.name, goal)
-    try:
-        transport = _handshake(host.name, goal, sock)
-    except BaseException:
-        sock.close()
-        raise
-    try:
-        own = _check_host_key(host.name, goal, transport)
-        _login(host, goal, transport, deadline, password_allowed=own)
-    except BaseException:
-        transport.close()
-        raise
+    with _turns:
+        # What a host is given time for begins with its turn.
+        deadline = time.monotonic() + _login_seconds(goal)
+        try:
+            transport = _handshake(host.name, goal, sock)
+        except BaseException:
+            sock.close()
+            raise
+        try:
+            own = _check_host_key(host.name, goal, transport)
+            _login(host, goal, transport, deadline, password_allowed=own)
+        except BaseException:
+            transport.close()
+            raise
     if goal.alive_interval:
         transport.set_keepalive(goal.alive_interval)
     return Client(host.name, transport, goal)
+
+
+def _login_seconds(goal: Target) -> float:
+    return load.stretched(goal.connect_timeout + _LOGIN_SECONDS)
+
+
+def _timed_out(error: BaseException) -> bool:
+    """True for what paramiko raises when its time is over: it has a class of its own for few of these."""
+    return isinstance(error, TimeoutError) or bool(re.search(r"time(?:d )?out", str(error), re.IGNORECASE))
+
+
+class _Turns:
+    """Who may log in now: on a quiet machine everybody; on a busy one a few, whose encryption is then done in time."""
+
+    def __init__(self) -> None:
+        self._changed, self._taken = threading.Condition(), 0
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: load.patience() == 1 or self._taken < _LOGINS_PER_CORE * load.cores())
+            self._taken += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._changed:
+            self._taken -= 1
+            self._changed.notify_all()
+
+
+_turns = _Turns()
 
 
 # ---- the way there ---------------------------------------------------------------------------------------
@@ -266,8 +304,9 @@ def _handshake(host: str, goal: Target, sock: Any) -> paramiko.Transport:
     try:
         _choose_algorithms(transport, goal)
         _limit_transport(transport)
-        transport.banner_timeout = goal.connect_timeout
-        seconds = goal.connect_timeout + _LOGIN_SECONDS
+        seconds = transport.banner_timeout = _login_seconds(goal)
+        # The time that start_client is given ends first: what this one raises looks like a closed connection.
+        transport.handshake_timeout = seconds + 5
         transport.start_client(timeout=seconds)
         if not transport.initial_kex_done:
             raise TimeoutError(f"no key exchange within {seconds:.0f} s")
@@ -276,14 +315,15 @@ def _handshake(host: str, goal: Target, sock: Any) -> paramiko.Transport:
         raise NeedsOpenSsh(f"no common algorithms: {error}") from error
     except (paramiko.SSHException, EOFError, OSError) as error:
         transport.close()
-        text = _reason(error)
-        slow = "banner" in text.lower() or isinstance(error, TimeoutError)
+        where = f"{goal.address} port {goal.port}"
+        if _timed_out(error):
+            message = f"{where} accepts connections and does not answer as an ssh server within {seconds:.0f} s"
+            raise explain.slow(host, message, ["the host is very slow, or that is not the port of ssh"]) from error
         raise UnreachableError(
             "connect.closed",
-            f"{goal.address} port {goal.port} "
-            + ("does not answer as an ssh server" if slow else "closed the connection before login"),
+            f"{where} closed the connection before login",
             host=host,
-            because=[text],
+            because=[_reason(error)],
             hint="is that the ssh port? MaxStartups in sshd_config, fail2ban or a full process table do this too",
         ) from error
     return transport
@@ -295,7 +335,11 @@ def _limit_transport(transport: paramiko.Transport) -> None:
 
     def limited_line(timeout: float) -> Any:
         nonlocal greeting
-        data = read_line(timeout)
+        try:
+            data = read_line(max(timeout, transport.banner_timeout))
+        except TimeoutError:
+            # paramiko's text is the same for a connection that was closed.
+            raise TimeoutError(": timed out") from None
         greeting += len(data)
         if greeting > _GREETING:
             raise paramiko.SSHException(f"more than {_GREETING >> 10} KiB before the key exchange")
@@ -434,9 +478,9 @@ def _login(host: Host, goal: Target, transport: paramiko.Transport, deadline: fl
             allowed |= set(error.allowed_types)
             break
         except paramiko.AuthenticationException as error:
+            if _timed_out(error):
+                raise _slow_login(host, goal) from error
             tried.append(f"key {keys.describe(key)}: refused")
-            if "timeout" in str(error).lower():
-                break
         except (paramiko.SSHException, EOFError, OSError) as error:
             tried.append(f"the host closed the connection: {_reason(error)}")
             break
@@ -451,7 +495,9 @@ def _login(host: Host, goal: Target, transport: paramiko.Transport, deadline: fl
         except paramiko.BadAuthenticationType as error:
             allowed |= set(error.allowed_types)
             tried.append("password: not accepted by this host")
-        except (paramiko.SSHException, EOFError, OSError):
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            if _timed_out(error):
+                raise _slow_login(host, goal) from error
             tried.append("password (ansible_password): refused")
     if not tried and transport.is_active():
         # Nothing to try: ask the host what it would take, to say so.
@@ -474,6 +520,10 @@ def _login(host: Host, goal: Target, transport: paramiko.Transport, deadline: fl
         because=because,
         hint="check ansible_user and the key (ansible_ssh_private_key_file, ssh-add -l), or give ansible_password",
     )
+
+
+def _slow_login(host: Host, goal: Target) -> ProvisionError:
+    return explain.slow(host.name, f"the login as {goal.user} was not answered within {_login_seconds(goal):.0f} s")
 
 
 def _identities(host: Host, goal: Target, tried: list[str]) -> Iterator[paramiko.PKey]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from provision.errors import HostFailedError, ProvisionError, UnreachableError
+from provision.lib import load
 
 # (pattern, code, message, hint). {user} is the login user; the first match decides.
 _SUDO: Sequence[tuple[str, str, str, str]] = (
@@ -53,6 +54,8 @@ _NO_PYTHON = re.compile(
     r"unknown command:? .*python|Unknown command.*python|command not found: \S*python",
     re.IGNORECASE,
 )
+# Of a host that was reached and did not answer in time: it may be slow, or this machine, and it is not unreachable.
+SLOW = "host.slow"
 _SSH: Sequence[tuple[str, str, str, str | None]] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for .* has changed",
@@ -68,7 +71,14 @@ _SSH: Sequence[tuple[str, str, str, str | None]] = (
     ),
     (r"Connection refused", "connect.refused", "connection refused", "is sshd running there, and is the port right?"),
     (
-        r"timed out|Timeout, server|No route to host|Network is unreachable|Host is down",
+        r"timed out during banner exchange|Timeout, server|Timeout \(\d+s\) waiting for privilege escalation|"
+        r"Timed out waiting for become success",
+        SLOW,
+        "the host was reached and answers too slowly",
+        None,
+    ),
+    (
+        r"timed out|No route to host|Network is unreachable|Host is down",
         "connect.timeout",
         "no answer from the host",
         "is it switched on, and does a firewall or the network stand between?",
@@ -118,9 +128,22 @@ def ssh_failed(text: str, *, host: str, address: str) -> ProvisionError:
     """Return what the OpenSSH client's messages mean."""
     for pattern, code, message, hint in _SSH:
         if re.search(pattern, text):
+            if code == SLOW:
+                return slow(host, message, tail(text))
             advice = None if hint is None else hint.format(address=address)
             return UnreachableError(code, message, host=host, because=tail(text), hint=advice)
     return UnreachableError("connect.failed", "no ssh connection", host=host, because=tail(text))
+
+
+def slow(host: str, message: str, because: Sequence[str] = ()) -> ProvisionError:
+    """Return the error of a host that was reached and did not answer in time."""
+    return HostFailedError(
+        SLOW,
+        message,
+        host=host,
+        because=[*because, load.described()],
+        hint="look at the load of the host and of this machine, then run the command again; fewer hosts at a time: --forks",
+    )
 
 
 def ended(text: str, status: int, *, host: str) -> ProvisionError:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from provision.errors import HostFailedError, ProvisionError, UnreachableError
 from provision.inventory import Host
+from provision.lib import load
 from provision.remote import answers, bundle, explain, shapes
 from provision.remote.stream import Stream
 
@@ -48,8 +49,9 @@ class Session(Protocol):
     def call(self, module: str, args: dict[str, Any], *, timeout: float = 60) -> Any:
         """Run ``plugins/module_utils/<module>.py``'s main(args) on the host and return its result.
 
-        timeout counts from now to the answer, whether the host is silent or not. UnreachableError: no session (network, host
-        key, login, sudo). HostFailedError: it failed, took too long (host.timeout) or sent no answer (host.bad_answer).
+        timeout counts from now to the answer, whether the host is silent or not, and is longer while this machine is busy.
+        UnreachableError: no session (network, host key, login, sudo). HostFailedError: it failed, took too long (host.timeout)
+        or sent no answer (host.bad_answer).
         """
         ...
 
@@ -86,6 +88,7 @@ class ProgramSession:
         if self._broken is not None:
             # a caller that cleans up after a failure sees the failure, not its echo
             raise self._broken
+        timeout = load.stretched(timeout)
         deadline = time.monotonic() + timeout
         try:
             answer = self._ask(module, args, timeout, deadline)
@@ -98,6 +101,7 @@ class ProgramSession:
                     "host.timeout",
                     f"no answer from the program on the host within {timeout:.0f} s ({module})",
                     host=self.host.name,
+                    because=[load.described()],
                     hint="is the host overloaded, or does a disk or a GPU command hang there?",
                 )
             ) from error

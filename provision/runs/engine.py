@@ -7,8 +7,10 @@ Passwords and variables reach it on its stdin, and lie in no file and in no argu
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -24,14 +26,34 @@ from typing import Any, Literal
 from provision.collection import COLLECTIONS_PATH, ROOT
 from provision.errors import Exit, HostFailedError, Issue
 from provision.inventory import Host, Inventory
-from provision.lib import scratch
-from provision.remote import answers
+from provision.lib import load, scratch
+from provision.remote import answers, explain
 
 Event = dict[str, Any]
 HostStatus = Literal["ok", "changed", "failed", "unreachable", "interrupted", "not_started"]
 _POLL = 0.05
 # Of ansible-playbook's output: how much is read for its last lines.
 _LAST_BYTES = 64 * 1024
+# How long a host may take to log us in and to make us root, while this machine is quiet. Ansible's own default is 10 s.
+_ANSWER_SECONDS = 60
+# Hosts whose connection broke before anything was changed are played once more.
+_TRIES = 2
+# Ansible's text for a connection that never came about, or for a sudo that did not say that it is through: the program
+# of the task was not sent. Sources: ansible/plugins/connection/ssh.py and local.py (2.19), OpenSSH's ssh.c and kex.c.
+_NOT_BEGUN = re.compile(
+    r"waiting for privilege escalation prompt|Timed out waiting for become success|ssh: connect to host|"
+    r"during banner exchange|kex_exchange_identification|Could not resolve hostname"
+)
+_AROUND = re.compile(
+    r"^(?:Task failed: )?(?:Failed to connect to the host via ssh: |Data could not be sent to [^:]*: )?"
+)
+# What may be over in a moment; a refused connection or login is not.
+_AGAIN = frozenset({explain.SLOW, "connect.closed", "connect.lost", "connect.timeout"})
+# Tasks that only read, and those of ours that send one program, at once.
+_READS = frozenset({"gather_facts", "gpu_facts", "gpu_verify", "host_may_reboot", "host_plan", "ping", "setup"})
+_ONE_PROGRAM = frozenset({"apt_sources", "apt_transaction", "driver_boot", "host_packages"})
+# host_plan takes the plan that was made.
+_ON_HOST = (_READS | _ONE_PROGRAM) - {"host_plan"}
 # After Ctrl-C: how long ansible-playbook may take to end, before it is told again and then made to.
 _PATIENCE = (20.0, 5.0)
 
@@ -44,6 +66,10 @@ class HostOutcome:
     # names of the tasks that changed something
     changed: list[str] = field(default_factory=list)
     failed_task: str | None = None
+    # a task of this run ran on it
+    reached: bool = False
+    # it failed, and nothing was changed before
+    untouched: bool = False
     # where it was when the run was cut off
     running_task: str | None = None
     # the module of the task that failed
@@ -184,26 +210,36 @@ def run_playbook(
     variables; extra_vars come on top. run_dir gets events.jsonl and ansible.log. pythons: the Python of hosts,
     {"path", "version"} by name, for those whose inventory leaves it to Ansible to find one. on_start: called with the process id,
     since the run outlives a caller that is killed.
+    Hosts whose connection broke before anything was changed are played once more, after the others.
     Ctrl-C is passed on once, waited for, and the result says what was done, with ``interrupted`` set.
     Raises HostFailedError when ansible-playbook cannot be started.
     """
     started = time.monotonic()
     names = list(hosts)
-    events = run_dir / "events.jsonl"
+    log, events = run_dir / "ansible.log", run_dir / "events.jsonl"
+    write_private(log, "")
     write_private(events, "")
-    request = _request(playbook, inventory, names, extra_vars, forks, check, verbosity, pythons or {})
-    process = _start(request, inventory, run_dir / "ansible.log", events)
     state = _State(names)
-    try:
-        on_start(process.pid)
-        _send_password(process, inventory.become_password)
-        interrupted = _watch(process, events, state, on_event)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    interrupted = False
+    with events.open(encoding="utf-8") as lines:
+        reader = _complete_lines(lines.read)
+        for attempt in range(_TRIES):
+            if attempt:
+                names = state.begin_again()
+            if not names or interrupted:
+                break
+            request = _request(playbook, inventory, names, extra_vars, forks, check, verbosity, pythons or {})
+            process = _start(request, inventory, log, events)
+            try:
+                on_start(process.pid)
+                _send_password(process, inventory.become_password)
+                interrupted = _watch(process, reader, state, on_event)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
     return RunResult(
-        hosts=state.outcomes(interrupted, _last_lines(run_dir / "ansible.log"), run_dir),
+        hosts=state.outcomes(interrupted, _last_lines(log), run_dir),
         run_dir=run_dir,
         rc=process.returncode,
         interrupted=interrupted,
@@ -216,7 +252,6 @@ def run_playbook(
 
 def _start(request: Mapping[str, Any], inventory: Inventory, log: Path, events: Path) -> subprocess.Popen[bytes]:
     """Start ansible-playbook, in the process that has loaded it meanwhile where there is one."""
-    write_private(log, "")
     environment = _environment(inventory)
     with _loading_lock:
         loading = _loading.pop() if _loading else None
@@ -304,6 +339,7 @@ def _local_vars(host: Host) -> dict[str, str]:
 def _environment(inventory: Inventory) -> dict[str, str]:
     """The user's environment, with our collection and callback added to what the user has configured."""
     settings = inventory.settings
+    seconds = max(int(settings.get("timeout") or 0), _answer_seconds(len(inventory.hosts)))
     environment = {
         **os.environ,
         "ANSIBLE_COLLECTIONS_PATH": ":".join([str(COLLECTIONS_PATH), *settings.get("collections_paths", [])]),
@@ -314,6 +350,9 @@ def _environment(inventory: Inventory) -> dict[str, str]:
         # Its copies of what it sends to hosts: in ~/.ansible/tmp those of a killed run would stay.
         "ANSIBLE_LOCAL_TEMP": str(scratch.folder()),
         "ANSIBLE_NOCOLOR": "1",
+        # For connections and for sudo: the larger of the user's value and ours. Both names, since which one wins differs.
+        "ANSIBLE_TIMEOUT": str(seconds),
+        "ANSIBLE_SSH_TIMEOUT": str(seconds),
         "ANSIBLE_RETRY_FILES_ENABLED": "false",
         "PYTHONUNBUFFERED": "1",
     }
@@ -325,6 +364,12 @@ def _environment(inventory: Inventory) -> dict[str, str]:
         # A half-open connection after a reboot ends in 15 seconds instead of hanging.
         environment["ANSIBLE_SSH_ARGS"] = f"{arguments} -o ServerAliveInterval=5 -o ServerAliveCountMax=3".strip()
     return environment
+
+
+@functools.cache
+def _answer_seconds(hosts: int) -> int:
+    """Decided once: a process that is loaded ahead has it already."""
+    return _ANSWER_SECONDS * load.patience(hosts)
 
 
 def _ssh_config() -> str:
@@ -346,29 +391,29 @@ def _send_password(process: subprocess.Popen[bytes], password: str | None) -> No
         return
 
 
-def _watch(process: subprocess.Popen[bytes], events: Path, state: _State, on_event: Callable[[Event], None]) -> bool:
+def _watch(
+    process: subprocess.Popen[bytes], reader: Iterator[list[str]], state: _State, on_event: Callable[[Event], None]
+) -> bool:
     """Follow the events until the process ends; return whether the user interrupted."""
     interrupts = 0
     deadline = float("inf")
-    with events.open(encoding="utf-8") as lines:
-        reader = _complete_lines(lines.read)
-        while True:
-            try:
-                ended = process.poll() is not None
-                for line in next(reader):
-                    event = _event(line)
-                    if event is not None:
-                        state.take(event)
-                        on_event(event)
-                if ended:
-                    return interrupts > 0
-                if time.monotonic() > deadline:
-                    interrupts += 1
-                    deadline = _stop(process, interrupts)
-                time.sleep(_POLL)
-            except KeyboardInterrupt:
+    while True:
+        try:
+            ended = process.poll() is not None
+            for line in next(reader):
+                event = _event(line)
+                if event is not None:
+                    state.take(event)
+                    on_event(event)
+            if ended:
+                return interrupts > 0
+            if time.monotonic() > deadline:
                 interrupts += 1
                 deadline = _stop(process, interrupts)
+            time.sleep(_POLL)
+        except KeyboardInterrupt:
+            interrupts += 1
+            deadline = _stop(process, interrupts)
 
 
 def _event(line: str) -> Event | None:
@@ -414,11 +459,13 @@ class _State:
     def __init__(self, hosts: Sequence[str]) -> None:
         self._hosts = {name: HostOutcome() for name in hosts}
         self._stats: dict[str, dict[str, int]] | None = None
+        # hosts whose last task did not begin, since there was no connection for it
+        self._repeat: set[str] = set()
 
     def take(self, event: Event) -> None:
         kind = event["event"]
         if kind == "stats":
-            self._stats = event["hosts"]
+            self._stats = {**(self._stats or {}), **event["hosts"]}
             return
         outcome = self._hosts.get(event.get("host", ""))
         if outcome is None:
@@ -438,14 +485,36 @@ class _State:
         if "restart_required" in event:
             outcome.restart_required = event["restart_required"]
         if kind == "ok":
+            outcome.reached = outcome.reached or event["changed"] or _short(event) in _ON_HOST
             outcome.status = "ok" if outcome.status == "not_started" else outcome.status
             if event["changed"]:
                 outcome.changed.append(event["task"])
                 outcome.rebooted = outcome.rebooted or is_reboot(event)
         elif kind == "unreachable" or (kind == "failed" and not event.get("ignored")):
-            outcome.status = "unreachable" if kind == "unreachable" else "failed"
-            outcome.failed_task, outcome.failed_action = event["task"], event.get("action")
-            outcome.issue = _issue(event)
+            self._failed(event, outcome)
+
+    def _failed(self, event: Event, outcome: HostOutcome) -> None:
+        text, action = str(event.get("message") or ""), _short(event)
+        early = _NOT_BEGUN.search(text) is not None
+        lost = event["event"] == "unreachable" or early
+        outcome.untouched = not outcome.changed and (action in _READS or (early and action in _ONE_PROGRAM))
+        outcome.failed_task, outcome.failed_action = event["task"], event.get("action")
+        outcome.issue = _lost(event, said(event)) if lost else _issue(event)
+        # A host that was reached in this run and then took too long is there.
+        code = outcome.issue.code
+        if lost and outcome.untouched and code in _AGAIN:
+            self._repeat.add(event["host"])
+        there = code == explain.SLOW or (code == "connect.timeout" and outcome.reached)
+        outcome.status = "unreachable" if event["event"] == "unreachable" and not there else "failed"
+
+    def begin_again(self) -> list[str]:
+        """Return the hosts to play once more, and forget what became of them."""
+        names = [name for name in self._hosts if name in self._repeat]
+        self._repeat.clear()
+        for name in names:
+            self._hosts[name] = HostOutcome()
+            (self._stats or {}).pop(name, None)
+        return names
 
     def outcomes(self, interrupted: bool, last_lines: list[str], run_dir: Path) -> dict[str, HostOutcome]:
         """Return the final word on each host."""
@@ -478,17 +547,36 @@ class _State:
 
 def is_reboot(event: Event) -> bool:
     """True for an event of a task that reboots its host."""
-    return str(event.get("action", "")).rpartition(".")[2] == "reboot"
+    return _short(event) == "reboot"
+
+
+def _short(event: Event) -> str:
+    """Return the name of the module of an event's task, without its collection."""
+    return str(event.get("action") or "").rpartition(".")[2]
+
+
+def said(event: Event) -> str:
+    """Return why a task failed, without the words that Ansible puts around it."""
+    text = str(event.get("message") or "failed (its output is not shown: no_log)").strip()
+    return _AROUND.sub("", text).rstrip(": \n") or text
+
+
+def _lost(event: Event, text: str) -> Issue:
+    """What Ansible's connection said, as the fast read says it."""
+    issue = explain.ssh_failed(text, host=event["host"], address=event["host"]).issue
+    if issue.code == "connect.failed":
+        issue.code, issue.message = "connect.lost", "the connection broke"
+    issue.message = f"{event['task']}: {issue.message}"
+    return issue
 
 
 def _issue(event: Event) -> Issue:
-    first, *rest = str(event.get("message") or "failed (its output is not shown: no_log)").strip().splitlines() or [""]
+    first, *rest = said(event).splitlines() or [""]
     because = event.get("because") or [line.strip() for line in rest if line.strip()][:8]
-    unreachable = event["event"] == "unreachable"
     return Issue(
-        code=str(event.get("code") or ("connect.lost" if unreachable else "apply.task_failed")),
+        code=str(event.get("code") or "apply.task_failed"),
         host=event["host"],
-        message=f"{event['task']}: {first}",
+        message=f"{event['task']}: {first.rstrip(': ')}",
         because=[str(line) for line in because] if isinstance(because, list) else [str(because)],
         hint=event.get("hint"),
     )

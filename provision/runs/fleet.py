@@ -11,8 +11,9 @@ from typing import Any, Protocol, TypeVar
 from ansible_collections.gpu.provision.plugins.plugin_utils.lockfile import source_of
 from provision import remote
 from provision.catalog import load_catalog
-from provision.errors import ProvisionError
+from provision.errors import ProvisionError, UnreachableError
 from provision.inventory import Host, Inventory, variables
+from provision.lib import load
 from provision.lock.model import VARIABLE as LOCK_VARIABLE
 
 T = TypeVar("T")
@@ -21,6 +22,12 @@ _KEEP_SESSIONS = 32
 _KEEP_SECONDS = 60.0
 # a host answers in one; a connection that is gone never does
 _RESUMED_SECONDS = 10.0
+# Of a connection that broke: one more try is made, after a pause.
+_BROKEN = frozenset({"connect.closed", "connect.lost"})
+_PAUSE_SECONDS = 1.0
+# A login that takes longer is reported: the host is slow, or this machine.
+_SLOW_SECONDS = 10.0
+_SHOWN_SLOW = 5
 
 
 class Talk(Protocol):
@@ -136,15 +143,33 @@ def ask_all(
     *,
     keep: Callable[[T], bool] = lambda result: False,
     shown: Callable[[T], str] = lambda result: "read",
+    reads: bool = True,
 ) -> dict[str, T | ProvisionError]:
     """Open a session with each host in parallel and return what ask makes of it, or the error, by host name.
 
+    A connection that broke is tried once more: always where it broke before ask began, and where ask only reads (reads).
     keep: true for hosts that will be asked again at once: their sessions stay open in fleet.kept, for the next
     ask_all or for release. shown: what is shown of a host as soon as it has answered.
     """
 
+    slow: dict[str, float] = {}
+
     def one(host: Host) -> T:
+        begun: list[bool] = []
+        try:
+            return once(host, begun)
+        except UnreachableError as error:
+            if error.issue.code not in _BROKEN or (begun and not reads):
+                raise
+        time.sleep(_PAUSE_SECONDS)
+        return once(host, begun)
+
+    def once(host: Host, begun: list[bool]) -> T:
+        start = time.monotonic()
         opened = _open(host, fleet.kept.pop(host.name, None))
+        if (seconds := time.monotonic() - start) > _SLOW_SECONDS:
+            slow[host.name] = seconds
+        begun.append(True)
         stays = False
         try:
             result = ask(host, opened)
@@ -168,6 +193,16 @@ def ask_all(
     finally:
         talk.end()
         remote.close_shared()
+        if slow:
+            talk.note(_slow(slow))
+
+
+def _slow(seconds: Mapping[str, float]) -> str:
+    """Return who answered slowly, the slowest first."""
+    names = sorted(seconds, key=lambda name: -seconds[name])
+    shown = ", ".join(f"{name} ({seconds[name]:.0f} s)" for name in names[:_SHOWN_SLOW])
+    more = f" and {len(names) - _SHOWN_SLOW} more" if len(names) > _SHOWN_SLOW else ""
+    return f"slow to log in: {shown}{more}; {load.described()}"
 
 
 def release(fleet: Fleet) -> None:

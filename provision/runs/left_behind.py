@@ -58,7 +58,7 @@ def end(fleet: Fleet, names: Collection[str], base: Path) -> list[Issue]:
         return issue, record
 
     found: list[Issue] = []
-    for name, answer in ask_all(fleet, hosts, "ending what was cut off", one, Silent()).items():
+    for name, answer in ask_all(fleet, hosts, "ending what was cut off", one, Silent(), reads=False).items():
         if isinstance(answer, ProvisionError):
             found.append(answer.issue.model_copy(update={"host": name}))
         elif answer is not None:

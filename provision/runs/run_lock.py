@@ -75,7 +75,7 @@ class HostLocks:
         wanted = set(names)
         hosts = [host for host in self.fleet.hosts if host.name in wanted]
         refused: dict[str, ProvisionError] = {}
-        for name, answer in ask_all(self.fleet, hosts, "locking", take, self._talk, keep=keep).items():
+        for name, answer in ask_all(self.fleet, hosts, "locking", take, self._talk, keep=keep, reads=False).items():
             if isinstance(answer, ProvisionError):
                 answer.issue.host = name
                 refused[name] = answer
@@ -131,7 +131,7 @@ class HostLocks:
             return answered(session.call("run.record", args, timeout=30))
 
         found: list[Issue] = []
-        for name, answer in ask_all(self.fleet, hosts, "recording", leave, Silent()).items():
+        for name, answer in ask_all(self.fleet, hosts, "recording", leave, Silent(), reads=False).items():
             self.taken.discard(name)
             if isinstance(answer, ProvisionError):
                 found.append(not_given_back(name, answer.issue))

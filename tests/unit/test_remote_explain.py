@@ -13,7 +13,10 @@ SSH = {
     "No ED25519 host key is known for gpu01 and you have requested strict checking.": "connect.host_key_unknown",
     "ssh: connect to host gpu01 port 22: Connection refused": "connect.refused",
     "ssh: connect to host gpu01 port 22: Connection timed out": "connect.timeout",
-    "Timeout, server gpu01 not responding.": "connect.timeout",
+    "Timeout, server gpu01 not responding.": "host.slow",
+    "Connection timed out during banner exchange\nConnection to 10.0.0.1 port 22 timed out": "host.slow",
+    "Timeout (12s) waiting for privilege escalation prompt": "host.slow",
+    "Timed out waiting for become success.": "host.slow",
     "ssh: connect to host gpu01 port 22: No route to host": "connect.timeout",
     "ssh: connect to host gpu01 port 22: Network is unreachable": "connect.timeout",
     "ssh: connect to host gpu01 port 22: Host is down": "connect.timeout",
@@ -33,8 +36,14 @@ SSH = {
 @pytest.mark.parametrize(("text", "code"), SSH.items())
 def test_words_of_ssh(text, code):
     error = explain.ssh_failed(text, host="gpu01", address="10.0.0.1")
-    assert (error.issue.code, error.issue.host, int(error.exit_code)) == (code, "gpu01", 4)
-    assert error.issue.because == explain.tail(text) and "{" not in str(error.issue)
+    # A host that was reached and was too slow is not unreachable.
+    assert (error.issue.code, error.issue.host, int(error.exit_code)) == (
+        code,
+        "gpu01",
+        1 if code == "host.slow" else 4,
+    )
+    assert error.issue.because[: len(explain.tail(text))] == explain.tail(text) and "{" not in str(error.issue)
+    assert ("the load of this machine is" in str(error.issue.because)) is (code == "host.slow")
     assert error.issue.hint or code == "connect.failed"
 
 
