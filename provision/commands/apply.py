@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from provision.rollout.state import (
     now,
     read,
 )
-from provision.rollout.waves import Wave, kind_of, waves
+from provision.rollout.waves import Kind, canaries, kind_of, parts, waves
 from provision.runs import engine, left_behind
 from provision.runs.engine import Event, HostOutcome
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all, release
@@ -56,11 +56,22 @@ _SETTLE_SECONDS = 1800.0
 
 @dataclass(frozen=True)
 class Stages:
-    """What will be done when: waves, then hosts that wait for idle GPUs. begun: as wanted now, and not proven yet."""
+    """What will be done when: waves, then hosts that wait for idle GPUs.
 
-    waves: list[Wave]
-    waiting: list[str]
-    begun: list[str]
+    planned: the waves of the whole run. now: hosts of this session by the number of their wave, counted from 1.
+    begun: as wanted now, and not proven yet. inserted: (after how many waves, how many) new ones stand among those of the run.
+    """
+
+    planned: list[WaveState] = field(default_factory=list)
+    now: dict[int, list[str]] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+    inserted: tuple[int, int] = (0, 0)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts to change, in the order of their turn."""
+        return [name for names in self.now.values() for name in names] + self.waiting
 
 
 def to_change(plan: PlanDocument) -> list[str]:
@@ -81,33 +92,65 @@ def can_wait(fleet: Fleet, options: RolloutOptions) -> set[str]:
 
 
 def stages(fleet: Fleet, plan: PlanDocument, options: RolloutOptions, resumed: RunState | None = None) -> Stages:
-    """Say what will be done when. resumed: the run that is gone on with; its proven canaries are not chosen again."""
+    """Say what will be done when.
+
+    resumed: the run that is gone on with: its waves stay as they were planned, and its proven canaries are not chosen again.
+    """
     names = to_change(plan)
     hooks = {name: hooks_of(name, fleet.values[name]) for name in names}
     # A host in use that no hook drains has its turn when it is idle, so that nobody waits behind it.
     waiting = [name for name in names if plan.hosts[name].reboot.blocked_by and "drain" not in hooks[name]]
     now_ = [name for name in names if name not in set(waiting)]
     kinds = {name: kind_of(plan.hosts[name]) for name in now_}
-    canary = resumed.canaries_left() if resumed else options.canary
     total = resumed.total if resumed and resumed.total else len(names)
+    size = options.batch_size(total)
     begun = [
         name
         for name, host in plan.hosts.items()
         if host.status == "converged" and resumed and resumed.hosts[name].began
     ]
-    found = waves(now_, kinds, canary, options.batch_size(total))
-    if options.staged:
-        found = [replace(wave, kind="batch") if wave.kind == "all" else wave for wave in found]
-    return Stages(found, waiting, begun)
+    if resumed is not None and resumed.waves:
+        return _stages_left(resumed, now_, kinds, size, waiting, begun)
+    found = [as_state(wave) for wave in waves(now_, kinds, options.canary, size)]
+    for wave in found:
+        if wave.kind == "all" and options.staged:
+            wave.kind = "batch"
+    return Stages(found, {number: wave.hosts for number, wave in enumerate(found, start=1)}, waiting, begun)
+
+
+def _stages_left(
+    run: RunState, hosts: Sequence[str], kinds: Mapping[str, Kind], size: int, waiting: list[str], begun: list[str]
+) -> Stages:
+    """Put hosts into the waves that the run planned for them; those that have none into waves of their own."""
+    planned = [wave.model_copy(deep=True) for wave in run.waves]
+    home = {name: wave for wave in planned if wave.kind != "waited" for name in wave.hosts}
+    again = [name for name in hosts if name in home and home[name].kind == "canary"]
+    others = [name for name in hosts if name not in again]
+    # In the place of canaries that cannot be changed now, others come before everything that is no canary.
+    chosen = canaries(others, kinds, max(0, run.canaries_left() - len(again)))
+    for name in chosen:
+        if name in home:
+            home.pop(name).hosts.remove(name)
+    more = [WaveState(kind="canary", hosts=list(part)) for part in parts(chosen, size)]
+    place = sum(wave.kind == "canary" for wave in planned)
+    planned[place:place] = more
+    new = [name for name in others if name not in home and name not in chosen]
+    planned += [WaveState(kind="batch", hosts=list(part)) for part in parts(new, size)]
+    left = set(hosts)
+    now = {
+        number: names
+        for number, wave in enumerate(planned, start=1)
+        if wave.kind != "waited" and (names := [name for name in wave.hosts if name in left])
+    }
+    return Stages(planned, now, waiting, begun, (place, len(more)))
 
 
 def preview(stages: Stages, options: RolloutOptions, total: int) -> list[str]:
     """Return the waves in words, for somebody who is asked to agree; nothing where all is done at once."""
-    if len(stages.waves) <= 1 and not stages.waiting:
+    if len(stages.planned) <= 1 and not stages.waiting:
         return []
-    return rollout_summary.preview(
-        [(wave.kind, wave.hosts) for wave in stages.waves], stages.waiting, options, options.may_fail(total)
-    )
+    found = [(number, stages.planned[number - 1].kind, names) for number, names in stages.now.items()]
+    return rollout_summary.preview(found, len(stages.planned), stages.waiting, options, options.may_fail(total))
 
 
 def run(
@@ -140,8 +183,8 @@ def run(
         hooks_of(name, values)
     staged = stages(fleet, plan, options, resumed.state if resumed else None)
     if declined:
-        staged = Stages([], [], [])
-    names = [name for wave in staged.waves for name in wave.hosts] + staged.waiting
+        staged = Stages(planned=resumed.state.waves if resumed else [])
+    names = staged.hosts
     if resumed is None and not names:
         engine.dismiss()
         document = ApplyDocument(errors=list(plan.errors))
@@ -154,7 +197,6 @@ def run(
         _go_on(resumed, plan, staged)
     before = _agreed_before(store, talk)
     own_state.write(store.folder / _plan_name(store.state.sessions), plan.to_json())
-    first = len(store.state.waves) - len(staged.waves) + 1
     agreed = {name: plan.hosts[name] for name in [*names, *staged.begun]}
     started = time.monotonic()
     interrupts = Interrupts(talk.note)
@@ -173,7 +215,7 @@ def run(
         with interrupts.caught():
             for observer in rollout.observers:
                 observer.begin(store.folder)
-            rollout.go(first, staged.waiting, staged.begun)
+            rollout.go(staged.now, staged.waiting, staged.begun)
     finally:
         release(fleet)
         engine.dismiss()
@@ -287,14 +329,14 @@ def _new_store(
 ) -> Store:
     folder = engine.new_run_dir("apply", run_base)
     hosts = {}
-    canaries = {name for wave in staged.waves if wave.kind == "canary" for name in wave.hosts}
+    chosen = {name for wave in staged.planned if wave.kind == "canary" for name in wave.hosts}
     for name, host in plan.hosts.items():
         if host.status == "changes":
-            hosts[name] = HostState(summary=host.summary, canary=name in canaries)
+            hosts[name] = HostState(summary=host.summary, canary=name in chosen)
         else:
             outcome = rollout_summary.not_changed(host)
             hosts[name] = HostState(status=outcome.status, summary=outcome.applied.summary)
-    state = new_state(folder.name, options, where, staged.waves, hosts)
+    state = new_state(folder.name, options, where, staged.planned, hosts)
     state.total += len(staged.waiting)
     store = Store(folder, state, keep=not check)
     with store.change():
@@ -302,19 +344,25 @@ def _new_store(
 
 
 def _go_on(store: Store, plan: PlanDocument, staged: Stages) -> None:
-    """Write down that a run goes on, with these waves in the place of those that were not begun."""
+    """Write down that a run goes on: its waves as they were planned, and which of them have hosts that are left."""
     with store.change() as state:
         state.sessions += 1
         state.process, state.playbook = Process.of(os.getpid()), None
         state.stopped = state.ended = state.exit_code = None
-        state.waves = [wave for wave in state.waves if wave.status not in ("waiting", "not_begun")]
-        for wave in state.waves:
-            wave.status = "stopped" if wave.status == "running" else wave.status
-        state.waves += [as_state(wave) for wave in staged.waves]
-        canaries = {name for wave in staged.waves if wave.kind == "canary" for name in wave.hosts}
+        place, more = staged.inserted
+        for host_state in state.hosts.values():
+            if host_state.wave is not None and host_state.wave > place:
+                host_state.wave += more
+        state.waves = staged.planned
+        for number, wave in enumerate(state.waves, start=1):
+            if number in staged.now:
+                wave.status = "waiting"
+            elif wave.status == "running":
+                wave.status = "stopped"
+        chosen = {name for wave in state.waves if wave.kind == "canary" for name in wave.hosts}
         for name, host in plan.hosts.items():
             kept = state.hosts[name]
-            kept.canary = kept.canary or name in canaries
+            kept.canary = kept.canary or name in chosen
             if host.status == "changes":
                 kept.status, kept.summary = "waiting", host.summary
             elif name in staged.begun:
@@ -347,6 +395,8 @@ def _finish(document: ApplyDocument, plan: PlanDocument, store: Store, rollout: 
             )
             document.conclude([Exit(document.exit_code), Exit.OK if host.status in DONE else Exit.CHANGES])
     document.hosts = {name: document.hosts[name] for name in state.hosts}
+    for name, applied in document.hosts.items():
+        applied.wave = state.hosts[name].wave
     for outcome in outcomes.values():
         document.errors += outcome.issues
         document.warnings += outcome.warnings
@@ -522,7 +572,8 @@ class _Actions:
         """Return (where this wave's log and events go, the file of its plans): the run's own folder for its only wave."""
         state, folder = self.store.state, self.store.folder
         if len(state.waves) > 1 or state.sessions > 1:
-            folder = folder / f"wave-{wave:02d}"
+            again = f"-session-{state.sessions}" if state.sessions > 1 else ""
+            folder = folder / f"wave-{wave:02d}{again}"
             folder.mkdir(mode=0o700, exist_ok=True)
         if folder == self.store.folder and all(plan is self.agreed[name] for name, plan in plans.items()):
             return folder, folder / "plan.json"
@@ -575,6 +626,8 @@ def _outcome(name: str, outcome: HostOutcome, plan: HostPlan, check: bool, run: 
     elif outcome.status == "failed" and outcome.issue is not None and did_not_come_back(outcome):
         status, code, lost = "unreachable", Exit.UNREACHABLE, True
         issues = [not_back_issue(name, outcome.issue, plan, run)]
+    elif outcome.issue is not None and status in ("failed", "unreachable") and not check:
+        issues = [_go_on_after(outcome.issue, outcome.untouched, run)]
     if status in ("ok", "changed"):
         left = "reboot_needed" if outcome.reboot_required else "restart_needed"
         waits = outcome.reboot_required or outcome.restart_required is not None
@@ -589,10 +642,18 @@ def _outcome(name: str, outcome: HostOutcome, plan: HostPlan, check: bool, run: 
             "summary": plan.summary,
             "changed": outcome.changed,
             "failed_task": outcome.failed_task,
+            "untouched": outcome.untouched,
             "rebooted": outcome.rebooted,
         }
     )
     return Outcome(applied, code, issues, lost, outcome.warnings)
+
+
+def _go_on_after(issue: Issue, untouched: bool, run: str) -> Issue:
+    """The error of a host that failed, with how to go on."""
+    go_on = f"go on: provision apply --resume {run}"
+    because = [*issue.because, *(["nothing was changed on it this time"] if untouched else [])]
+    return issue.model_copy(update={"because": because, "hint": f"{issue.hint}; then {go_on}" if issue.hint else go_on})
 
 
 def did_not_come_back(outcome: HostOutcome) -> bool:
@@ -651,9 +712,4 @@ def show_event(talk: Talk, event: Event) -> None:
     elif kind == "ok" and event["changed"]:
         talk.host(host, event["task"], state="changed")
     elif kind == "unreachable" or (kind == "failed" and not event.get("ignored")):
-        talk.host(host, f"{event['task']}: {first_line(event.get('message'))}", state="failed")
-
-
-def first_line(text: object) -> str:
-    lines = str(text or "failed").strip().splitlines()
-    return lines[0] if lines else "failed"
+        talk.host(host, f"{event['task']}: {engine.said(event).splitlines()[0]}", state="failed")

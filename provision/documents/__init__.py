@@ -145,6 +145,8 @@ class AppliedHost(BaseModel):
     # tasks that changed something
     changed: list[str] = Field(default_factory=list)
     failed_task: str | None = None
+    # nothing was changed on it in this session; a session before may have changed something
+    untouched: bool = False
     checks: list[Check] = Field(default_factory=list)
     # counted from 1; None: in none of them
     wave: int | None = None

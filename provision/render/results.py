@@ -34,6 +34,7 @@ _APPLIED = (
     ("interrupted", "interrupted"),
     ("not_started", "not started"),
 )
+_BROKE_OFF = ("failed", "unreachable")
 # From so many different results on, hosts that are well take one line each.
 _MANY = 4
 
@@ -110,6 +111,9 @@ def applied(document: ApplyDocument, verbosity: int) -> Iterable[RenderableType]
     counts = format_counts((host.status for host in document.hosts.values()), _APPLIED)
     seconds = f" in {document.seconds:.0f} s" if document.seconds else ""
     yield Text(f"apply: {plural(len(document.hosts), 'host')}{seconds}: {counts}", style="bold")
+    spared = [name for name, host in document.hosts.items() if host.untouched and host.status in _BROKE_OFF]
+    if spared:
+        yield Text(f"nothing was changed this time on {format_hosts(spared)}")
 
 
 _WAVES = {"canary": "canary", "batch": "batch", "waited": "was in use", "all": "all"}

@@ -19,7 +19,7 @@ from provision.rollout import summary as rollout_summary
 from provision.rollout.agreed import beyond
 from provision.rollout.interrupts import Interrupts
 from provision.rollout.observers import RunObserver
-from provision.rollout.state import FAILURES, Store, WaveState
+from provision.rollout.state import DONE, FAILURES, Store, WaveState
 from provision.rollout.waves import WaveKind
 
 # A plan that is older than this is made again before it is carried out.
@@ -130,19 +130,20 @@ class Rollout:
 
     # ---- the order of things -------------------------------------------------------------------------------------------
 
-    def go(self, first: int, waiting: Sequence[str] = (), begun: Sequence[str] = ()) -> None:
-        """Carry out the waves of the state from number first on (counted from 1), then the hosts that wait for idle GPUs.
+    def go(self, waves: Mapping[int, Sequence[str]], waiting: Sequence[str] = (), begun: Sequence[str] = ()) -> None:
+        """Carry out waves of the state, then change the hosts that wait for idle GPUs.
 
+        waves: the hosts of this session, by the number of their wave (counted from 1).
         begun: hosts that a session before this one began and that are as wanted now: they are proven first.
         """
         try:
             # Drained by a session before this one, and nothing is to be done there now.
             self._resume([name for name in self.store.state.owing() if name not in self.agreed], wave=0)
             self._prove_begun(begun)
-            for number in range(first, len(self.store.state.waves) + 1):
+            for number, hosts in waves.items():
                 if self._stopped():
                     break
-                self._wave(number)
+                self._wave(number, hosts)
             self._wait([*waiting, *self._deferred])
         except KeyboardInterrupt:
             self.interrupted = True
@@ -185,20 +186,20 @@ class Rollout:
             self._resume([name for name in hosts if self.store.host(name).owes_resume], wave=0)
             self._leave(hosts)
 
-    def _wave(self, number: int) -> None:
+    def _wave(self, number: int, todo: Sequence[str]) -> None:
         wave = self.store.state.waves[number - 1]
         begun = time.monotonic()
         with self.store.change() as state:
             state.waves[number - 1].status = "running"
-            for name in wave.hosts:
+            for name in todo:
                 state.hosts[name].wave = number
         title = rollout_summary.wave(number, self._count(), wave.kind)
         if not self.check and self._count() > 1:
-            self.actions.note(f"{title}: {rollout_summary.hosts(wave.hosts, whole=True)}")
+            self.actions.note(f"{title}: {rollout_summary.hosts(todo, whole=True)}")
         admitted: list[str] = []
         ended = False
         try:
-            admitted = self._admit(number, wave.hosts)
+            admitted = self._admit(number, todo)
             hosts = self._drain(number, admitted)
             plans = self._plans(number, hosts)
             if plans:
@@ -206,7 +207,7 @@ class Rollout:
             ended = True
         finally:
             self._resume([name for name in admitted if self.store.host(name).owes_resume], wave=number)
-            self._end_wave(number, wave, begun, ended)
+            self._end_wave(number, wave, todo, begun, ended)
             self._leave(admitted)
 
     def _play(self, number: int, title: str, plans: Mapping[str, HostPlan]) -> None:
@@ -340,13 +341,14 @@ class Rollout:
                 ready[name] = plan
         return ready, busy
 
-    def _end_wave(self, number: int, wave: WaveState, begun: float, ended: bool) -> None:
+    def _end_wave(self, number: int, wave: WaveState, todo: Sequence[str], begun: float, ended: bool) -> None:
         seconds = round(time.monotonic() - begun, 1)
-        with self.store.change() as state:
-            state.waves[number - 1].status = "done" if ended else "stopped"
-            state.waves[number - 1].seconds = seconds
+        with self.store.change():
+            wave.status = "done" if ended else "stopped"
+            # of all sessions that worked on it
+            wave.seconds = round((wave.seconds or 0) + seconds, 1)
         if not self.check and self._count() > 1:
-            states = [self.outcomes[name].status if name in self.outcomes else "waiting" for name in wave.hosts]
+            states = [self.outcomes[name].status if name in self.outcomes else "waiting" for name in todo]
             self.actions.note(
                 f"{rollout_summary.wave(number, self._count(), wave.kind)}: {rollout_summary.counts(states)} in {seconds:.0f} s"
             )
@@ -380,7 +382,7 @@ class Rollout:
             kind: WaveKind = "waited"
             with self.store.change() as changed:
                 changed.waves.append(WaveState(kind=kind, hosts=wave))
-            self._wave(self._count())
+            self._wave(self._count(), wave)
             # A job may have begun between the look and the plan: such a host waits on.
             again = [name for name in wave if self.outcomes.get(name) and self.outcomes[name].status == "busy"]
             for name in again if time.monotonic() < deadline else ():
@@ -448,8 +450,10 @@ class Rollout:
             outcome.applied.drain = host.drain if host.drain in ("ok", "failed") else None
         with self.store.change() as state:
             for wave in state.waves:
-                if wave.status == "waiting":
-                    wave.status = "not_begun"
+                if wave.status in ("waiting", "not_begun"):
+                    # Its hosts may be as wanted by now without it.
+                    through = all(state.hosts[name].status in DONE for name in wave.hosts)
+                    wave.status = "done" if through else "not_begun"
 
 
 def done(summary: str) -> Outcome:

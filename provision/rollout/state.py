@@ -172,7 +172,7 @@ class Store:
 
 
 def new_state(
-    run: str, options: RolloutOptions, where: Where, waves: Sequence[Wave], hosts: dict[str, HostState]
+    run: str, options: RolloutOptions, where: Where, waves: Sequence[WaveState], hosts: dict[str, HostState]
 ) -> RunState:
     """Return the state of a run that begins now, in this process."""
     return RunState(
@@ -183,7 +183,7 @@ def new_state(
         controller=socket.gethostname(),
         process=Process.of(os.getpid()),
         total=sum(len(wave.hosts) for wave in waves),
-        waves=[as_state(wave) for wave in waves],
+        waves=list(waves),
         hosts=hosts,
     )
 

@@ -77,7 +77,8 @@ def duration(seconds: float) -> str:
 def _outcome(status: str, summary: str, code: Exit, *issues: Issue) -> Outcome:
     from provision.rollout.loop import Outcome
 
-    applied = AppliedHost.model_validate({"status": status, "summary": summary})
+    untouched = status not in ("interrupted", "unchanged")
+    applied = AppliedHost.model_validate({"status": status, "summary": summary, "untouched": untouched})
     return Outcome(applied, code, list(issues))
 
 
@@ -198,17 +199,14 @@ def owing(state: RunState) -> Issue | None:
 
 
 def preview(
-    waves: Sequence[tuple[WaveKind, Sequence[str]]],
+    waves: Sequence[tuple[int, WaveKind, Sequence[str]]],
+    count: int,
     waiting: Sequence[str],
     options: RolloutOptions,
     may_fail: int | None,
-) -> list[str]:  # noqa: E501
-    """Return what will be done when, for somebody who is asked to agree."""
-    count = len(waves)
-    lines = [
-        f"{wave(number, count, kind)}: {hosts(names, whole=True)}"
-        for number, (kind, names) in enumerate(waves, start=1)
-    ]
+) -> list[str]:
+    """Return what will be done when, for somebody who is asked to agree. waves: number, kind and hosts; count: of the run."""
+    lines = [f"{wave(number, count, kind)}: {hosts(names, whole=True)}" for number, kind, names in waves]
     if waiting:
         lines.append(
             f"then, when their GPUs are idle (waiting up to {duration(options.wait)}): {hosts(waiting, whole=True)}"

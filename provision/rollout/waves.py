@@ -80,10 +80,11 @@ def waves(hosts: Sequence[str], kinds: Mapping[str, Kind], canary: int, size: in
     if not first and len(rest) <= size:
         return [Wave("all", tuple(rest))]
     return [
-        *(Wave("canary", part) for part in _parts(first, size)),
-        *(Wave("batch", part) for part in _parts(rest, size)),
+        *(Wave("canary", part) for part in parts(first, size)),
+        *(Wave("batch", part) for part in parts(rest, size)),
     ]
 
 
-def _parts(hosts: Sequence[str], size: int) -> list[tuple[str, ...]]:
+def parts(hosts: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    """Return hosts in batches of at most size."""
     return [tuple(hosts[start : start + size]) for start in range(0, len(hosts), size)]

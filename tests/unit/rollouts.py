@@ -90,9 +90,9 @@ class World:
         settled = fate == "settles" and any(kind == "play" for kind, _ in self.events) and not first
         if name in self.converged or settled or (fate == "converged" and not first):
             return HostPlan(host=name, status="converged", gpus=[f"1 x {self.kinds[name]}"], summary="driver")
-        if not first and fate in ("gone", "blocked"):
-            status = "unreachable" if fate == "gone" else "blocked"
-            issue = Issue(code="connect.refused" if fate == "gone" else "apt.broken", message="m", hint="h")
+        if fate == "away" or (not first and fate in ("gone", "blocked")):
+            status = "blocked" if fate == "blocked" else "unreachable"
+            issue = Issue(code="connect.refused" if status == "unreachable" else "apt.broken", message="m", hint="h")
             return HostPlan(host=name, status=status, blockers=[issue])
         if fate == "dies" and name in self.drained:
             issue = Issue(code="connect.refused", host=name, message="m", hint="h")
@@ -231,10 +231,10 @@ def session(world, options, saved=None, planned_ago=0.0):
             else HostState(status=loop.rollout_summary.not_changed(host).status)
             for name, host in planned.hosts.items()
         }
-        for wave in staged.waves:
+        for wave in staged.planned:
             for name in wave.hosts if wave.kind == "canary" else ():
                 hosts[name].canary = True
-        state = new_state("run", options, Where(), staged.waves, hosts)
+        state = new_state("run", options, Where(), staged.planned, hosts)
         state.total += len(staged.waiting)
         store = Memory(state)
     else:
@@ -243,8 +243,7 @@ def session(world, options, saved=None, planned_ago=0.0):
         planned = world.plans([name for name in world.fates if name in wanted], options)
         staged = apply.stages(fleet, planned, options, store.state)
         apply._go_on(store, planned, staged)
-    names = [name for wave in staged.waves for name in wave.hosts] + staged.waiting
-    agreed = {name: planned.hosts[name] for name in [*names, *staged.begun]}
+    agreed = {name: planned.hosts[name] for name in [*staged.hosts, *staged.begun]}
     before, loop.time = loop.time, SimpleNamespace(monotonic=lambda: world.now)
     locks = Locks(world)
     rollout = Rollout(
@@ -256,7 +255,7 @@ def session(world, options, saved=None, planned_ago=0.0):
         observers=[locks],
     )
     try:
-        rollout.go(len(store.state.waves) - len(staged.waves) + 1, staged.waiting, staged.begun)
+        rollout.go(staged.now, staged.waiting, staged.begun)
         assert not locks.held, "what before_wave gave is taken back"
     except KilledError:
         return store, rollout, None

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_users
 from provision.commands import apply
+from provision.documents import PlanDocument
 from provision.errors import Issue, ProvisionError, UsageError
 from provision.parts.plan import HostPlan, PackageChange, Reboot, Step
+from provision.render.results import applied
 from provision.rollout.agreed import beyond
 from provision.rollout.hooks import hooks_of
 from provision.rollout.options import RolloutOptions, parse, seconds
-from provision.rollout.state import DONE, HostState, Store, Where, find, new_state
+from provision.rollout.state import DONE, HostState, Store, WaveState, Where, find, new_state
 from provision.rollout.summary import duration
 from provision.rollout.waves import Kind, canaries, waves
 from provision.runs.engine import HostOutcome
@@ -122,6 +127,68 @@ def test_killed_and_gone_on_with(case):
     world.kill_on = None
     store, _, document = session(world, options, store.saved)
     check_story(case, world, store, document)
+
+
+def test_waves_of_a_run_that_is_gone_on_with_are_those_that_it_planned():
+    world = World({"a": "ok", "b": "fails", "c": "ok"})
+    options = RolloutOptions(canary=1, batch="1")
+    store, _, document = session(world, options)
+    assert document.stopped and [wave.status for wave in document.waves] == ["done", "done", "not_begun"]
+    world.fates["b"] = "ok"
+    store, rollout, document = session(world, options, store.saved)
+    assert [note.split(":")[0] for note in rollout.actions.notes] == [
+        "wave 2 of 3",
+        "wave 2 of 3",
+        "wave 3 of 3",
+        "wave 3 of 3",
+    ]
+    assert [(wave.hosts, wave.status) for wave in document.waves] == [([name], "done") for name in "abc"]
+    assert {name: host.wave for name, host in document.hosts.items()} == {"a": 1, "b": 2, "c": 3}
+
+
+def test_failures_stand_in_the_line_of_their_wave():
+    """All fail in the first session; then one of them is not even reached."""
+    world = World(dict.fromkeys("abc", "fails"))
+    options = RolloutOptions(batch="2", max_failures="3")
+    store, _, document = session(world, options)
+    assert wave_lines(document) == [
+        "wave 1 of 2, batch done in 0 s, 2 failed",
+        "wave 2 of 2, batch done in 0 s, 1 failed",
+    ]
+    world.fates = {"a": "ok", "b": "ok", "c": "away"}
+    _, _, document = session(world, options, store.saved)
+    assert wave_lines(document) == ["wave 1 of 2, batch done in 0 s", "wave 2 of 2, batch done in 0 s, 1 failed"]
+
+
+def wave_lines(document):
+    console = Console(width=100, file=io.StringIO())
+    for line in applied(document, 0):
+        console.print(line)
+    shown = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+    return [line.rpartition(":")[0] for line in shown if line.startswith("wave ")]
+
+
+def test_a_run_of_one_wave_stays_one():
+    world = World({"a": "fails", "b": "ok"})
+    store, _, _ = session(world, RolloutOptions())
+    world.fates["a"] = "ok"
+    _, rollout, document = session(world, RolloutOptions(), store.saved)
+    assert (len(document.waves), rollout.actions.notes, wave_lines(document)) == (1, [], [])
+
+
+def test_others_come_first_in_the_place_of_canaries_that_cannot_be_changed_now():
+    waves_ = [WaveState(kind="canary", hosts=["a"]), WaveState(kind="batch", hosts=["b", "c"])]
+    hosts = {name: HostState(canary=name == "a", status="failed" if name == "a" else "waiting") for name in "abcd"}
+    run = new_state("run", RolloutOptions(canary=1, batch="2"), Where(), waves_, hosts)
+    planned = PlanDocument(hosts={name: plan(name) for name in "bcd"})
+    staged = apply.stages(SimpleNamespace(values=dict.fromkeys("abcd", {})), planned, run.options, run)
+    assert [(wave.kind, wave.hosts) for wave in staged.planned] == [
+        ("canary", ["a"]),
+        ("canary", ["b"]),
+        ("batch", ["c"]),
+        ("batch", ["d"]),
+    ]
+    assert (staged.now, staged.inserted) == ({2: ["b"], 3: ["c"], 4: ["d"]}, (1, 1))
 
 
 def check_story(case, world, store, document):
