@@ -221,7 +221,7 @@ def _not_connected(host: str, where: str, error: OSError, seconds: float) -> Unr
             f"no answer from {where} within {seconds:.0f} s",
             host=host,
             because=["the machine is off, or a firewall drops the packets"],
-            hint="check power and network; wait longer with ansible_timeout",
+            hint="check power and network; wait longer with ansible_ssh_timeout",
         )
     return UnreachableError(
         "connect.unreachable",

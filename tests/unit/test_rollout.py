@@ -16,7 +16,7 @@ from rich.console import Console
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_users
 from provision.commands import apply
-from provision.documents import PlanDocument
+from provision.documents import ApplyDocument, PlanDocument
 from provision.errors import Issue, ProvisionError, UsageError
 from provision.parts.plan import HostPlan, PackageChange, Reboot, Step
 from provision.render.results import applied
@@ -387,6 +387,22 @@ def test_a_host_that_does_not_come_back_is_told_from_one_that_fails(action, mess
     assert outcome.lost is lost
     assert (outcome.status, outcome.code) == (("unreachable", 4) if lost else ("failed", 1))
     assert [found.code for found in outcome.issues] == ["reboot.not_back" if lost else "apply.task_failed"]
+
+
+def test_a_host_that_failed_says_how_to_go_on_and_that_nothing_was_changed():
+    issue = Issue(code="host.slow", host="a", message="Change packages: too slow", because=["the load"], hint="wait")
+    names = ("a", "b")
+    outcomes = {
+        name: apply._outcome(
+            name, HostOutcome(status="failed", untouched=name == "a", issue=issue), plan(name), False, "run-1"
+        )
+        for name in names
+    }
+    (said,), (other,) = outcomes["a"].issues, outcomes["b"].issues
+    assert said.hint == other.hint == "wait; then go on: provision apply --resume run-1"
+    assert said.because == ["the load", "nothing was changed on it this time"] and other.because == ["the load"]
+    document = ApplyDocument(hosts={name: outcomes[name].applied for name in names})
+    assert list(applied(document, 0))[-1].plain == "nothing was changed this time on a"
 
 
 # ---- the state on disk -----------------------------------------------------------------------------------------------------
