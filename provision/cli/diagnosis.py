@@ -51,7 +51,14 @@ def diagnose(
     fleet, renderer = open_fleet(settings, "diagnose")
     from provision.commands import diagnose as command
 
-    return finish(settings, command.run(fleet, renderer.progress()), renderer)
+    return finish(settings, command.run(fleet, renderer.progress(), _again(settings)), renderer)
+
+
+def _again(settings: Settings) -> list[str]:
+    """The options of this call that say which hosts there are and how to get in; not -e, which may hold secrets."""
+    words = [word for source in settings.inventory for word in ("-i", source)]
+    words += [word for path in settings.vault_password_file for word in ("--vault-password-file", path)]
+    return [*words, *["-K"] * settings.ask_become_pass, *["--ask-vault-pass"] * settings.ask_vault_pass]
 
 
 def _given(text: str) -> str:

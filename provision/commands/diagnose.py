@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -43,6 +45,8 @@ class DiagnosedHost(BaseModel):
 class DiagnoseDocument(Document):
     schema_id: str = Field(default="provision/diagnose/1", alias="schema")
     hosts: dict[str, DiagnosedHost] = Field(default_factory=dict)
+    # the command that mends every broken host, as it has to be typed
+    rescue: str | None = None
 
 
 class ExplainedCode(BaseModel):
@@ -69,8 +73,11 @@ class ExplainDocument(Document):
     pages: list[ExplainedCode] = Field(default_factory=list)
 
 
-def run(fleet: Fleet, talk: Talk | None = None) -> DiagnoseDocument:
-    """Read every host once and say what is wrong with it. Exit code 3 where something does not work."""
+def run(fleet: Fleet, talk: Talk | None = None, options: Sequence[str] = ()) -> DiagnoseDocument:
+    """Read every host once and say what is wrong with it. Exit code 3 where something does not work.
+
+    options: those of this call that rescue needs too.
+    """
     answers = ask_all(
         fleet,
         fleet.hosts,
@@ -91,6 +98,9 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DiagnoseDocument:
         document.errors += issues(name, host)
         if host.status in ("broken", "unexplained"):
             codes.append(Exit.CHECK_FAILED)
+    broken = [name for name, host in document.hosts.items() if host.status == "broken"]
+    if broken:
+        document.rescue = shlex.join(["provision", *options, "rescue", *broken])
     return document.conclude(codes)
 
 

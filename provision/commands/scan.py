@@ -9,6 +9,7 @@ from provision.facts import Facts
 from provision.layers.cuda import describe_cuda
 from provision.layers.driver import describe_origin
 from provision.lib.findings import Finding, Level
+from provision.parts.driver.installed import installed_driver
 from provision.planning import describe_gpus, read_facts
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
@@ -56,14 +57,15 @@ def describe(facts: Facts) -> ScannedHost:
 
 
 def describe_driver(facts: Facts) -> str | None:
-    """Return the loaded module's version and flavour; without one, what is on disk for the running kernel."""
+    """Return the loaded module's version and flavour; without one, what is on disk for the running kernel, or installed."""
     loaded = facts.module.loaded
     if loaded is not None:
         return " ".join(filter(None, (loaded.version, loaded.flavour)))
     for module in facts.module.on_disk:
         if module.kernel == facts.kernels.running and module.version:
             return f"{module.version} {module.flavour or ''}".strip() + " (not loaded)"
-    return None
+    versions = installed_driver(facts).versions or sorted({lib.version for lib in facts.libraries if lib.version})
+    return f"{' and '.join(versions)} (no module for the running kernel)" if versions else None
 
 
 def remarks(facts: Facts) -> list[Finding]:

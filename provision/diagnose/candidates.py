@@ -40,6 +40,8 @@ def moved_text(case: Case) -> list[str]:
             for change in row.changes
             if change.new and driver_names.is_version_locked(change.name)
         }
+        # Another revision of the same version moves nothing that the modules could miss.
+        steps = {(old, new): name for (old, new), name in steps.items() if old != new}
         if steps:
             moves_ = ", ".join(f"{old} to {new}" for old, new in sorted(steps))
             lines.append(f"apt's history, {row.title}: {next(iter(steps.values()))} and its family from {moves_}")

@@ -46,7 +46,7 @@ def finding_of(page: Page, found: Found) -> Cause:
 
 
 def folded(findings: Sequence[Cause]) -> list[Cause]:
-    """Put every finding whose page names a cause that was found too under it; return those that stay on top.
+    """Put every finding whose page names a cause, or a neighbour, that was found too under it; return those that stay on top.
 
     Nothing is lost. A cause is at least as grave as what follows from it.
     """
@@ -55,7 +55,8 @@ def folded(findings: Sequence[Cause]) -> list[Cause]:
         first.setdefault(finding.code, finding)
 
     def causes(finding: Cause) -> list[Cause]:
-        codes = pages.page(finding.code).symptom_of
+        page = pages.page(finding.code)
+        codes = (*page.symptom_of, *page.beside)
         return [first[code] for code in codes if code in first and code != finding.code]
 
     parents = explained(findings, causes)

@@ -73,6 +73,8 @@ class Page(BaseModel):
     after: tuple[str, ...] = ()
     # codes that explain this finding where they are found on the same host too; it is folded under the first of them
     symptom_of: tuple[str, ...] = ()
+    # codes that it is folded under too, since their repair mends it; it does not follow from them
+    beside: tuple[str, ...] = ()
     # where the rule is taken from
     sources: tuple[str, ...] = ()
 
@@ -93,7 +95,7 @@ def page(code: str) -> Page:
         raise ValueError(f"{path}: no such page") from None
     except (ValidationError, yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
-    for key in ("after", "symptom_of"):
+    for key in ("after", "symptom_of", "beside"):
         unknown = [other for other in getattr(found, key) if other not in codes() or other == code]
         if unknown:
             raise ValueError(f"{path}: {key}: no other code is {', '.join(unknown)}")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import RenderableType
 
 from provision.commands.diagnose import DiagnosedHost, DiagnoseDocument, ExplainDocument, ExplainedCode
+from provision.diagnose import pages
 from provision.diagnose.finding import Cause
 from provision.render.base import Text, columns, headline, indented, text
 from provision.render.text import format_counts, grouped, plural
@@ -36,11 +37,9 @@ def diagnosed(document: DiagnoseDocument, verbosity: int) -> Iterable[Renderable
     yield Text(f"diagnose: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
     first = next((f for host in document.hosts.values() for f in host.findings if f.level == "error"), None)
     if first is not None:
-        name = next(name for name, host in document.hosts.items() if first in host.findings)
-        yield Text(
-            f"more about it: provision diagnose --explain {first.code}; to mend it: provision rescue {name}",
-            style="dim",
-        )
+        yield Text(f"more about it: provision diagnose --explain {first.code}", style="dim")
+    if document.rescue:
+        yield Text(f"to mend what is broken: {document.rescue}", style="dim")
 
 
 def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[RenderableType]:
@@ -87,7 +86,7 @@ def _finding(finding: Cause, indent: int, verbosity: int) -> Iterable[Renderable
     if rows:
         yield columns(rows, indent + 2, style="dim")
     for symptom in finding.folded:
-        yield from _symptom(symptom, indent + 2, verbosity)
+        yield from _symptom(finding, symptom, indent + 2, verbosity)
 
 
 def _alternative(finding: Cause, number: int) -> bool:
@@ -95,14 +94,15 @@ def _alternative(finding: Cause, number: int) -> bool:
     return finding.repairs[number].action == "manual" and finding.repairs[number - 1].action != "manual"
 
 
-def _symptom(finding: Cause, indent: int, verbosity: int) -> Iterable[RenderableType]:
-    """What follows from the finding above: one line, its evidence with -v."""
-    yield indented(text("and so  ", f"{finding.code}  ", finding.message, styles=("dim", "bold", "")), indent)
+def _symptom(parent: Cause, finding: Cause, indent: int, verbosity: int) -> Iterable[RenderableType]:
+    """What follows from the finding above, or is mended with it: one line, its evidence with -v."""
+    word = "also    " if parent.code in pages.page(finding.code).beside else "and so  "
+    yield indented(text(word, f"{finding.code}  ", finding.message, styles=("dim", "bold", "")), indent)
     lines = finding.evidence if verbosity else finding.evidence[:2]
     for line in lines:
         yield indented(Text(line, style="dim"), indent + 8)
     for symptom in finding.folded:
-        yield from _symptom(symptom, indent + 2, verbosity)
+        yield from _symptom(finding, symptom, indent + 2, verbosity)
 
 
 def explained(document: ExplainDocument, verbosity: int) -> Iterable[RenderableType]:

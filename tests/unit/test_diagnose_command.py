@@ -51,7 +51,7 @@ def run(monkeypatch, answers):
         }
 
     monkeypatch.setattr(command, "ask_all", ask_all)
-    document = command.run(fleet)
+    document = command.run(fleet, options=["-i", "my hosts.yml"])
     reached = [name for name, answer in answers.items() if not isinstance(answer, Exception)]
     assert asked == [(name, "probe.diagnostics") for name in reached], "one round trip a host"
     return document
@@ -122,10 +122,32 @@ def test_people_see_cause_evidence_repair_reboot_and_what_follows(monkeypatch, t
         "and so  driver.not_loaded",
         "and so  driver.smi_fails",
         "diagnose: 1 host: 1 broken",
-        "provision rescue gpu01",
+        "to mend what is broken: provision -i 'my hosts.yml' rescue gpu01",
     ]
     at = [out.index(words) for words in order]
     assert at == sorted(at), out
+
+
+def test_the_last_line_names_every_broken_host(monkeypatch, tmp_path):
+    one, two = facts("A2 a minor", tmp_path / "a"), facts("D1 blocked", tmp_path / "b")
+    well = facts(WELL, tmp_path / "c")
+    out, _ = shown(run(monkeypatch, {"a": one, "b": well, "c": two, "d": one}), monkeypatch=monkeypatch)
+    assert out.splitlines()[-1] == "to mend what is broken: provision -i 'my hosts.yml' rescue a c d"
+
+
+def test_a_reboot_for_a_new_kernel_does_not_follow_from_a_stale_module(monkeypatch, tmp_path):
+    told = facts("A2 a minor", tmp_path)
+    told["reboot_required"] = {"required": True, "packages": ["linux-image-6.8.0-48-generic"]}
+    out, _ = shown(run(monkeypatch, {"gpu01": told}), monkeypatch=monkeypatch)
+    assert "    also    reboot.pending  linux-image-6.8.0-48-generic waits for a reboot" in out
+    assert "and so  driver.smi_fails" in out and "and so  reboot.pending" not in out
+
+
+def test_a_driver_without_a_module_is_a_driver(monkeypatch, tmp_path):
+    told = facts("A2 a minor", tmp_path)
+    told["module"] = {}
+    host = run(monkeypatch, {"gpu01": told}).hosts["gpu01"]
+    assert re.fullmatch(r"[0-9.]+ \(no module for the running kernel\)", host.driver)
 
 
 def test_nothing_found_says_what_was_looked_at(monkeypatch, tmp_path):

@@ -304,4 +304,4 @@ def test_causes_that_name_each_other_are_not_lost(monkeypatch):
 
 class _Rule:
     def __init__(self, code, other):
-        self.code, self.symptom_of, self.after = code, (other,), (other,)
+        self.code, self.symptom_of, self.after, self.beside = code, (other,), (other,), ()

@@ -85,6 +85,7 @@ def test_lines_of_a_page_are_joined(folder):
         ("level: note\n", "", "level"),
         ("after: [a.other]", "after: [a.othre]", "after: .*a.othre"),
         ("after: [a.other]", "symptom_of: [a.code]", "symptom_of: .*a.code"),
+        ("after: [a.other]", "beside: [a.code]", "beside: .*a.code"),
         ("after: [a.other]", "after: a.other", "after"),
         ("after: [a.other]", "after: [a.other", "line 3"),
         ("# a title\n", "", "title"),
@@ -114,7 +115,7 @@ def test_a_rule_without_a_page_or_of_a_code_that_has_one_is_refused(monkeypatch)
         finders.__wrapped__()
 
 
-@pytest.mark.parametrize("field", ["after", "symptom_of"])
+@pytest.mark.parametrize("field", ["after", "symptom_of", "beside"])
 def test_no_circle_among_pages(field):
     def walk(code, path):
         assert code not in path, f"a circle: {' -> '.join([*path, code])}"
