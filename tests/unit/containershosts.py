@@ -112,10 +112,11 @@ def case_candidates(case: dict[str, Any]) -> dict[str, Candidates]:
     if named is None:
         return {}
     toolkit = toolkit_candidates(**named) if isinstance(named, dict) else toolkit_candidates(list(named))
-    archive = (
-        Candidates() if case.get("archive", True) is False else archive_candidates(str(case.get("ubuntu", "24.04")))
-    )
-    return {"container_toolkit": toolkit, "ubuntu": archive}
+    archive = case.get("archive", True)
+    # false, or what apt said of repositories
+    without = Candidates(errors=archive if isinstance(archive, list) else [])
+    found = archive_candidates(str(case.get("ubuntu", "24.04"))) if archive is True else without
+    return {"container_toolkit": toolkit, "ubuntu": found}
 
 
 def case_driver(case: dict[str, Any], facts: Facts) -> Decision:

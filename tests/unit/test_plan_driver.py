@@ -92,6 +92,9 @@ def test_plan(case):
     for field, value in expect.items():
         assert getattr(plan.apt, field) == value, field
     assert all(step.because for step in steps), "every step says why"
+    assert not [
+        step for step in steps if step.title.startswith("install ") and step.because.endswith(step.title.split()[-1])
+    ]
 
 
 def test_what_is_written_is_what_a_converged_host_has():

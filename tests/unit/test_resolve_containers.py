@@ -217,3 +217,54 @@ def test_a_second_run_finds_nothing_to_do(case):
     assert not again.target.todo and plan.spec == {"runtimes": None}
     assert [step.title for step in plan.steps if step.id != "hold" or config.hold] == []
     assert not again.target.keys and not again.target.restart
+
+
+OTHER = (
+    "The repository 'http://nvidia.example/libnvidia-container/stable/deb/amd64  Release' does not have a Release file."
+)
+OWN = "The repository 'http://archive.ubuntu.com/ubuntu noble Release' is not signed."
+MAIN = {"file": "/etc/apt/sources.list", "uris": ["http://archive.ubuntu.com/ubuntu"], "components": ["main"]}
+ALL = {**MAIN, "components": ["main", "universe"]}
+
+
+@pytest.mark.parametrize(
+    ("sources", "errors", "message", "because", "hint"),
+    [
+        (
+            [MAIN],
+            [OTHER],
+            "archive of this host has no docker.io",
+            "universe is not enabled",
+            "enable the component universe",
+        ),
+        (
+            [ALL],
+            [OTHER],
+            "archive of this host has no docker.io",
+            "apt finds no such package there",
+            "install docker by hand",
+        ),
+        ([ALL], [OTHER, OWN], "could not be refreshed", OWN, "mend the source"),
+        (
+            [],
+            [OTHER],
+            "archive of this host has no docker.io",
+            "apt finds no such package there",
+            "enable the component universe",
+        ),
+        ([], [OWN], "could not be refreshed", OWN, "mend the source"),
+    ],
+)
+def test_why_there_is_no_docker_is_of_one_piece(sources, errors, message, because, hint):
+    """Cause, evidence and hint are of the same thing: errors of other repositories are none of the archive's."""
+    case = {
+        "name": "docker",
+        "config": {"runtimes": ["docker"], "install_docker": True},
+        "archive": errors,
+        "apt": {"sources": sources},
+    }
+    _, _, decision = decided(case)
+    (issue,) = [issue for issue in decision.blockers if issue.code == "containers.no_docker"]
+    assert message in issue.message and issue.hint.startswith(hint)
+    assert because in issue.because[0] and OTHER not in issue.because
+    assert ("universe" in issue.hint) is ("enable" in hint)

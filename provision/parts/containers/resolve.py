@@ -7,6 +7,7 @@ first, the decision says so (``asks``).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -290,12 +291,7 @@ class _Resolver:
             package = {"docker": "docker.io"}.get(runtime, runtime)
             candidate = next(iter(available.versions(package)), None)
             if candidate is None:
-                self.out.block(
-                    f"containers.no_{runtime}",
-                    f"the Ubuntu archive of this host has no {package}",
-                    available.errors[:4] or ["apt finds no such package there"],
-                    f"install {runtime} by hand, or enable the component universe of the archive",
-                )
+                self._not_in_archive(runtime, package, available.errors)
                 continue
             coming[package] = candidate.version
             versions[runtime] = containers_probe.upstream(candidate.version)
@@ -303,6 +299,32 @@ class _Resolver:
                 runtime, versions[runtime], f"container_toolkit_install_{runtime} is true, and there is none"
             )
         return coming
+
+    def _not_in_archive(self, runtime: str, package: str, errors: Sequence[str]) -> None:
+        """Say why a runtime cannot come: lists that were not read, a component that is off, or an archive without it."""
+        archive = [
+            source
+            for source in self.facts.apt.sources
+            if source.enabled and "deb" in source.types and any(self.catalog.is_archive(uri) for uri in source.uris)
+        ]
+        # apt's errors about other repositories have nothing to do with it.
+        places = [uri.split("://")[-1].rstrip("/") for source in archive for uri in source.uris]
+        own = [
+            error
+            for error in errors
+            if "://" not in error or (any(place in error for place in places) if places else "nvidia" not in error)
+        ]
+        code = f"containers.no_{runtime}"
+        if own:
+            message = f"{package} is not found: the host's lists of the Ubuntu archive could not be refreshed"
+            self.out.block(code, message, own[:4], "mend the source or the way to it (network, proxy), then plan again")
+            return
+        message = f"the Ubuntu archive of this host has no {package}"
+        hint, because = f"install {runtime} by hand", "apt finds no such package there"
+        if not any("universe" in source.components for source in archive):
+            because += ", and its component universe is not enabled" if archive else ""
+            hint = f"enable the component universe of the archive, or {hint}"
+        self.out.block(code, message, [because], hint)
 
     def _warn_of_limits(self, version: str, versions: dict[str, str]) -> None:
         """Warn of what works only in part."""

@@ -5,6 +5,7 @@ Pure. The spec is what roles/nvidia_driver carries out, field by field; the step
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from provision.parts.apt import AptPart, PartPlan
 from provision.parts.decision import CHANNELS, Decision, DriverConfig, Target, kernel_flavours, wants_fabric
 from provision.parts.driver.installed import (
     RIVALS,
+    InstalledDriver,
     driver_packages,
     installed_driver,
     is_cuda_uri,
@@ -205,17 +207,39 @@ def _packages(facts: Facts, decision: Decision, target: Target, apt: AptPart, st
     apt.remove = [] if target.installed else leftovers(decision, target)
     apt.family = target.version
     have = decision.installed
-    because = (
-        "no driver package is installed"
-        if not have.packages
-        else f"installed is {' and '.join(have.versions) or 'a part of a driver'}"
-    )
+    because, verb = _why_packages(have, target, apt.remove)
     if broken:
-        rest = f" and {len(broken) - 4} more" if len(broken) > 4 else ""
-        left = f"dpkg left unfinished: {', '.join(broken[:4])}{rest}"
+        left = f"dpkg left unfinished: {_some(broken)}"
         because = left if target.installed else f"{because}; {left}"
-    title = f"install driver {target.version}" if target.packages else "finish half-installed packages"
+    title = f"{verb} driver {target.version}" if target.packages else "finish half-installed packages"
     steps.append(Step(id="packages", title=title, because=because))
+
+
+def _why_packages(have: InstalledDriver, target: Target, gone: Sequence[str]) -> tuple[str, str]:
+    """Return why packages have to change, and what that does to the driver: install, complete or change."""
+    if not have.packages:
+        return "no driver package is installed", "install"
+    if have.versions != (target.version,):
+        return f"installed is {' and '.join(have.versions) or 'a part of a driver'}", "install"
+    # The version that is wanted is there: what is installed differs otherwise.
+    missing = sorted(set(target.packages) - set(have.packages))
+    other = sorted(name for name, version in target.packages.items() if have.packages.get(name, version) != version)
+    why = [
+        f"{word}: {_some(names)}"
+        for names, word in (
+            (missing, "not installed"),
+            (other, "of another revision"),
+            (sorted(gone), "of another kind of driver"),
+        )
+        if names
+    ]
+    return "; ".join(
+        why
+    ) or "not all of its packages are whole", "complete" if missing and not other and not gone else "change"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def leftovers(decision: Decision, target: Target) -> list[str]:
