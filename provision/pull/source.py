@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import proxies
 from provision.errors import HostFailedError, UsageError
 from provision.pull.unpack import BadArchiveError, sync, unpack
 
@@ -256,7 +258,7 @@ def _download(source: Source) -> bytes:
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise HostFailedError(
             "pull.fetch",
-            f"the archive cannot be fetched: {without_login(str(error))}",
+            f"the archive cannot be fetched: {without_login(proxies.why(error))}",
             because=[without_login(url)],
             hint="is the server reachable from here? a proxy stands in the environment of gpu-pull.service",
         ) from error

@@ -1,6 +1,10 @@
 """One proxy for a host: what the inventory says, from a table, and as each layer takes it."""
 
+import io
 import os
+import socket
+import ssl
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -236,3 +240,35 @@ def test_the_file_is_what_apt_reads():
     """Checked by the parser of the probe; tests/apt asks apt itself."""
     parsed = apt_conf.parse_conf(WANTED.apt_text(["https://a.corp/x"]))
     assert parsed["acquire::http::proxy"] == URL and parsed["acquire::https::proxy::a.corp"] == "DIRECT"
+
+
+NO_NAME = socket.gaierror(-2, "Name or service not known")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (urllib.error.URLError(NO_NAME), "Name or service not known"),
+        (urllib.error.URLError(ConnectionRefusedError(111, "Connection refused")), "Connection refused"),
+        (urllib.error.URLError("unknown url type: x"), "unknown url type: x"),
+        (urllib.error.HTTPError(URL, 404, "Not Found", None, io.BytesIO()), "404 Not Found"),
+        (urllib.error.URLError(TimeoutError("timed out")), "timed out"),
+        (
+            urllib.error.URLError(ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong\n version")),
+            "[SSL: WRONG_VERSION_NUMBER] wrong version",
+        ),
+        (ConnectionResetError(), "ConnectionResetError"),
+    ],
+)
+def test_why_a_download_failed_is_said_without_python(error, text):
+    assert proxies.why(error) == text
+
+
+def test_a_key_that_cannot_be_fetched_says_why(monkeypatch):
+    def refuse(*args, **more):
+        raise urllib.error.URLError(NO_NAME)
+
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", refuse)
+    with pytest.raises(AptError) as caught:
+        apt_sources.fetch_key("https://keys.invalid/key.asc")
+    assert str(caught.value) == "the key at https://keys.invalid/key.asc cannot be fetched: Name or service not known"

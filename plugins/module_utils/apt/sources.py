@@ -246,7 +246,7 @@ def fetch_key(url, timeout=30):
     except (urllib.error.URLError, OSError, ValueError) as error:
         raise AptError(
             "apt.key",
-            "the key at %s cannot be fetched: %s" % (redact.text(url), error),
+            "the key at %s cannot be fetched: %s" % (redact.text(url), proxies.why(error)),
             because=["key download: " + proxies.way(url)],
             hint="give the key itself, a URL that this host can reach, or its proxy (gpu_proxy_http, gpu_proxy_https)",
         ) from None

@@ -280,8 +280,7 @@ def _reason(reason):
         return "no byte for %d seconds" % _TIMEOUT
     if isinstance(reason, http.client.IncompleteRead):
         return "the connection closed %d bytes before the end" % reason.expected
-    text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-    return re.sub(r"\s+", " ", str(text))
+    return proxies.why(reason)
 
 
 def _passing(reason):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -54,6 +55,19 @@ def way(url):
     if urllib.request.proxy_bypass(parts.hostname or ""):
         return "without a proxy (no_proxy names %s)" % parts.hostname
     return "through the proxy " + place(proxy)
+
+
+def why(error):
+    """Say why a download failed, without Python's own spelling (<urlopen error [Errno -2] Name or service not known>)."""
+    if isinstance(error, urllib.error.HTTPError):
+        return "%d %s" % (error.code, error.reason)
+    while isinstance(getattr(error, "reason", None), BaseException):
+        error = error.reason
+    # An SSLError's reason is a word such as CERTIFICATE_VERIFY_FAILED.
+    own = getattr(error, "verify_message", None) or getattr(error, "strerror", None)
+    if not own and isinstance(error, urllib.error.URLError):
+        own = error.reason
+    return re.sub(r"\s+", " ", str(own or error) or type(error).__name__)
 
 
 def of_environment(environ=None):

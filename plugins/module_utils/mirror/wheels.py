@@ -112,5 +112,5 @@ def _links(page, tried):
     except (urllib.error.URLError, OSError, ValueError) as error:
         if isinstance(getattr(error, "reason", error), FileNotFoundError):
             return []
-        tried.append("%s cannot be read: %s (%s)" % (page, getattr(error, "reason", error), proxies.way(page)))
+        tried.append("%s cannot be read: %s (%s)" % (page, proxies.why(error), proxies.way(page)))
         return []
