@@ -295,9 +295,7 @@ def with_values(settings: Settings, values: dict[str, Any] | Literal[False]) -> 
 # Which lock plan and apply hold hosts to.
 LOCK = Annotated[
     Path | None,
-    typer.Option(
-        "--lock", metavar="FILE", help="Hold hosts to this lock (default: fleet.lock.yml beside the inventory)."
-    ),
+    typer.Option("--lock", metavar="FILE", help="Hold hosts to this lock (default: the inventory's own, beside it)."),
 ]
 NO_LOCK = Annotated[bool, typer.Option("--no-lock", metavar="", help="Do not hold hosts to a lock.")]
 

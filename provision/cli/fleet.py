@@ -15,9 +15,7 @@ def lock(
     settings: Settings,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="File to write (default: fleet.lock.yml beside the inventory)."
-        ),
+        typer.Option("-o", "--output", metavar="FILE", help="File to write (default: the inventory's own, beside it)."),
     ] = None,
     update: Annotated[
         bool,
@@ -80,8 +78,7 @@ def mirror(
     settings: Settings,
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of the mirror, made when it is not there.")],
     lock: Annotated[
-        Path | None,
-        typer.Option("--lock", metavar="FILE", help="The lock (default: fleet.lock.yml beside the inventory)."),
+        Path | None, typer.Option("--lock", metavar="FILE", help="The lock (default: the inventory's own, beside it).")
     ] = None,
     on: Annotated[
         str | None,

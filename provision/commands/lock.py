@@ -74,7 +74,8 @@ def run(
     files.check_writable(path, WRITE_HINT)
     existed = path.is_file()
     old = read(path, values) if existed else None
-    if old is not None and old.hosts and old.inventory is None and not old.hosts.keys() & _names(fleet):
+    nameless = old is not None and old.inventory is None
+    if old is not None and nameless and output is None and old.hosts and not old.hosts.keys() & _names(fleet):
         raise UsageError(
             "lock.other_inventory",
             f"{path} names no inventory, and none of its hosts is in this one",
@@ -88,7 +89,9 @@ def run(
     catalog = load_catalog()
     moving = [part for part in known if part in (only or known)] if update else []
     answers = ask_all(fleet, fleet.hosts, "reading", _reader(fleet, catalog, old, path, moving), talk or Silent())
-    return _concluded(answers, old, path, lockfile.relative(path, values["inventory_source"]), update, existed)
+    # A file of its own without the line is for several inventories: AWX makes another file of the one in git.
+    inventory = None if nameless and output else lockfile.relative(path, values["inventory_source"])
+    return _concluded(answers, old, path, inventory, update, existed)
 
 
 def _names(fleet: Fleet) -> set[str]:
@@ -209,7 +212,7 @@ def _concluded(
     answers: Mapping[str, _Read | ProvisionError],
     old: Lock | None,
     path: Path,
-    inventory: str,
+    inventory: str | None,
     update: bool,
     existed: bool,
 ) -> LockDocument:

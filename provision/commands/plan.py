@@ -12,6 +12,7 @@ from provision.documents import PlanDocument
 from provision.errors import Exit, ProvisionError
 from provision.facts import Facts
 from provision.inventory import Host
+from provision.lock.pin import find
 from provision.parts.plan import HostPlan
 from provision.planning import Call, failed_plan, plan_host
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
@@ -32,7 +33,10 @@ def run(
     keep: see fleet.ask_all. waits: hosts that are planned for as if their GPUs were idle, since they will be waited for or
     drained; who uses them now is in reboot.blocked_by.
     before: called with the facts of each host that has to change, from its thread.
+    Raises LockError (exit 64) for a lock that cannot be used, before any host is read.
     """
+    for values in list(fleet.values.values())[:1]:
+        find(values)
     catalog = load_catalog()
     first = threading.Lock()
 

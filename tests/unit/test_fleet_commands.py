@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -12,9 +13,9 @@ from rich.console import Console
 from provision.cli import fleet as cli_fleet
 from provision.cli.base import Settings
 from provision.cli.schemas import schemas
-from provision.commands import drift, lock
+from provision.commands import drift, lock, plan
 from provision.errors import HostFailedError, UnreachableError, UsageError
-from provision.lock.model import NAME, LockError, load
+from provision.lock.model import NAME, LockError, load, save
 from provision.lock.pin import find
 from provision.render import Renderer
 from provision.render import drift as drift_view
@@ -22,7 +23,7 @@ from provision.render import lock as lock_view
 from provision.render.base import put
 from tests.unit.candidates import CANDIDATES
 from tests.unit.fakefleet import fake_fleet
-from tests.unit.fleethosts import changed, healthy
+from tests.unit.fleethosts import changed, healthy, lock_of_hosts
 from tests.unit.test_lock import BOTH
 from tests.unit.test_planning import rows
 
@@ -107,11 +108,29 @@ def test_without_a_lock_that_is_said(monkeypatch, tmp_path):
     assert "there is no lock" in printed(drift_view.view, document)
 
 
-def test_a_lock_that_cannot_be_read_is_said_once_before_any_host_is_asked(monkeypatch, tmp_path):
-    (tmp_path / NAME).write_text("schema: [")
+@pytest.mark.parametrize("command", [drift, plan, lock])
+@pytest.mark.parametrize("text", ["schema: [", "schema: provision/lock/1\ninventory: gone.yml\n"])
+def test_a_lock_that_cannot_be_used_is_said_once_before_any_host_is_asked(command, text, monkeypatch, tmp_path):
+    (tmp_path / NAME).write_text(text)
     fleet, asked = fake_fleet(monkeypatch, tmp_path, {name: healthy(name) for name in names(3)})
     with pytest.raises(LockError):
-        drift.run(fleet)
+        command.run(fleet)
+    assert asked == []
+
+
+def test_a_lock_names_its_inventory_and_an_older_one_is_not_taken_from_another(monkeypatch, tmp_path):
+    fleet, asked = fake_fleet(monkeypatch, tmp_path, {"gpu001": healthy("gpu001")})
+    fleet = replace(fleet, inventory=replace(fleet.inventory, groups={"all": ["gpu001"]}))
+    save(lock_of_hosts({"gpu001": healthy("gpu001")}), tmp_path / NAME)
+    assert lock.run(fleet).written, "an older lock of these hosts is taken up"
+    assert load(tmp_path / NAME).inventory == "hosts.yml"
+    assert not lock.run(fleet).written
+    save(lock_of_hosts({"gpu001": healthy("gpu001")}), tmp_path / "shared.yml")
+    assert not lock.run(fleet, tmp_path / "shared.yml").written, "it is for several inventories, and stays so"
+    save(lock_of_hosts({"other": healthy("other")}), tmp_path / NAME)
+    asked.clear()
+    with pytest.raises(UsageError, match="none of its hosts is in this one"):
+        lock.run(fleet)
     assert asked == []
 
 
