@@ -36,7 +36,7 @@ _FINDINGS = """\
 # What diagnose can find
 
 `provision diagnose` names causes by these codes; `provision diagnose --explain CODE` prints the page of one, and
-`provision diagnose --text 'an error'` finds the code that an error text leads to. Errors that are known by their text
+`provision diagnose --text TEXT` finds the code that an error text leads to. Errors that are known by their text
 alone are in [traps.md](traps.md).
 
 - **error**: something does not work, or will not after the next boot or apt run
@@ -46,7 +46,7 @@ alone are in [traps.md](traps.md).
 _TRAPS = """\
 # Errors known by their text
 
-`provision diagnose --text` knows these too, beside the findings. They come from programs more than from hosts, so that
+`provision diagnose --text TEXT` knows these too, beside the findings. They come from programs more than from hosts, so that
 no look at a host finds them. Each with its source in `provision/catalog/data/traps.yml`.
 """
 

@@ -74,7 +74,8 @@ def elsewhere(catalog: Catalog, cuda: str) -> str:
     toolkit, held = catalog.cuda(cuda), holders(catalog, cuda)
     release = cuda if cuda.count(".") == 2 else toolkit.releases[-1] if toolkit.releases else toolkit.version
     image = f"a container (nvidia/cuda:{release}-devel-ubuntu{held[-1]})" if held else "a container"
-    return f"{image}, conda (cuda-toolkit={release}) or wheels bring CUDA {toolkit.version} without it"
+    conda = f'conda (miniconda_environments: [{{name: NAME, cuda: "{toolkit.version}"}}])'
+    return f"{conda}, {image} or wheels bring CUDA {toolkit.version} without it"
 
 
 def host_compiler(toolkit: CudaMinor, gcc: str | None, available: Sequence[str] = ()) -> tuple[str, str] | None:

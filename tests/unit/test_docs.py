@@ -14,7 +14,9 @@ from provision.errors import Exit
 from tools import docs
 
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("inventory/*.md"), *ROOT.glob("tests/lab/*.md")]
+    page
+    for place in ("*", "docs/*", "docs/findings/*", "inventory/*", "roles/*/*", "tests/lab/*")
+    for page in ROOT.glob(f"{place}.md")
 )
 EXAMPLES = ["one-server.yml", "this-machine.yml", "lab.yml", "fleet", "hooks-slurm.yml", "hooks-systemd.yml"]
 COMMAND = typer.main.get_command(cli.app)
@@ -54,30 +56,37 @@ def test_schemas_are_current():
 
 def command_lines(text):
     """`provision ...` in blocks of code and between backticks, as lists of words."""
-    blocks = re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^ *```[a-z]*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
     lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
     lines += re.findall(r"`([^`\n]+)`", prose)
     for line in lines:
         for part in re.split(r"\s(?:&&|\|\||\|)\s", line):
-            if re.match(r"provision [a-z-]", part):
-                yield shlex.split(part, comments=True)[1:]
+            words = shlex.split(part, comments=True)[1:] if re.match(r"provision [a-z-]", part) else []
+            if words not in ([], ["--version"], ["--help"]):
+                yield words
+
+
+def read(words):
+    """Parse as the program does, and carry nothing out; return the name of the command and the values of all options."""
+    with COMMAND.make_context("provision", list(words)) as context:
+        before = context.params
+        rest = [*getattr(context, "_protected_args", []), *context.args]
+        _, command, rest = COMMAND.resolve_command(context, rest)
+        with command.make_context(command.name, rest, parent=context) as own:
+            both = [*(before["extra_vars"] or ()), *(own.params["extra_vars"] or ())]
+            return command.name, {**before, **own.params, "extra_vars": both}
 
 
 def parse(words):
-    """Parse as the program does, and carry nothing out."""
-    with COMMAND.make_context("provision", list(words)) as context:
-        rest = [*getattr(context, "_protected_args", []), *context.args]
-        _, command, rest = COMMAND.resolve_command(context, rest)
-        with command.make_context(command.name, rest, parent=context):
-            return command.name
+    """The same, the name alone."""
+    return read(words)[0]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_command_lines_parse(page):
     for words in command_lines(page.read_text()):
-        if words not in (["--version"], ["--help"]):
-            parse(words)
+        parse(words)
 
 
 def test_a_wrong_command_line_would_be_found():
@@ -89,12 +98,7 @@ def test_a_wrong_command_line_would_be_found():
 
 
 def test_every_command_is_documented():
-    shown = {
-        parse(words)
-        for page in PAGES
-        for words in command_lines(page.read_text())
-        if words[0] not in ("--help", "--version")
-    }
+    shown = {parse(words) for page in PAGES for words in command_lines(page.read_text())}
     assert set(COMMAND.commands) <= shown
     readme = (ROOT / "README.md").read_text()
     assert all(f"`{command}`" in readme or f"provision {command}" in readme for command in COMMAND.commands)
@@ -111,7 +115,7 @@ def test_examples_of_help_parse():
 # ---- links, exit codes, examples -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("docs/findings/*.md"))], ids=name)
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
         if "://" not in link:

@@ -71,8 +71,9 @@ class CudaSuggestions:
         """Single variables that could be set otherwise, the smallest change first."""
         config = self.config
         found: list[tuple[str, Any]] = []
-        if config.default:
-            found.append(("default", ""))
+        listed = {minor(text) for text in (*next(iter(self._instead()), ()), *config.versions)}
+        near = [config.default, *self._nearest(config.default)] if config.default else []
+        found += [("default", version) for version in near if version in listed and version != config.default][:2]
         if config.profile not in ("runtime", "compiler", "full"):
             found.append(("profile", "full"))
         for name, text in (("cudnn", config.cudnn), ("nccl", config.nccl)):
