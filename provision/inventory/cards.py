@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from provision.catalog import load_catalog
 
+# What a card says that it is: a name, and its PCI device id ("2330").
+Card = tuple[str, str]
 _FORMS = 'write it as "8", "8x H100" or "2x H100 + 1x T4"'
 # Cards that the catalog does not know, as init writes them: "unknown GPU 3abc".
 _BY_ID = re.compile(r"GPU [0-9a-f]{4}$")
@@ -40,3 +43,35 @@ def check(value: object) -> None:
             raise ValueError(
                 f"the catalog has no card {name!r}: {nearest} A card newer than the catalog is expected by number alone"
             )
+
+
+def matches(wanted: str, card: Card) -> bool:
+    """True when a card is of an expected kind: every word of it is in the card's name, the catalog gives the card's id that
+    name, or the catalog does not know the id and so cannot tell."""
+    name, device = card
+    have = re.split(r"[\s/]+", name.lower())
+    if all(word in have for word in wanted.lower().split()):
+        return True
+    catalog = load_catalog()
+    found = catalog.find_gpu(wanted)
+    known = [gpu for gpu in (found.gpu, *found.candidates) if gpu is not None]
+    return any(device in gpu.ids for gpu in known) or catalog.gpu_by_id(device).certainty != "sourced"
+
+
+def differs(expected: str, cards: Sequence[Card]) -> list[str]:
+    """Sentences about how cards differ from what is expected; empty when they agree."""
+    rows, total = read(expected)
+    said = []
+    if len(cards) != total:
+        said.append(f"{len(cards)} cards, {total} expected")
+    left = list(cards)
+    # The longest names first, so that "H100" does not take what "H100 NVL" is meant for.
+    for count, wanted in sorted(rows, key=lambda row: -len(row[1].split())):
+        taken = [card for card in left if matches(wanted, card)][:count]
+        for card in taken:
+            left.remove(card)
+        if wanted and len(taken) < count and len(cards) >= total:
+            said.append(f"{len(taken)} of {count} are {wanted}")
+    if not said and left:
+        said.append(f"not expected: {', '.join(name for name, _ in left)}")
+    return said

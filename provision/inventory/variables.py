@@ -213,7 +213,8 @@ def _choose(variable: Variable, values: Sequence[Any]) -> None:
     for value in values:
         if value not in variable.choices:
             listed = ", ".join(str(choice) for choice in variable.choices)
-            raise ValueError(f"{value!r} is not one of {listed}")
+            nearest = difflib.get_close_matches(str(value), [str(choice) for choice in variable.choices], n=1)
+            raise ValueError(f"{value!r} is not one of {listed}" + (f"; did you mean {nearest[0]}?" if nearest else ""))
 
 
 def _options(variable: Variable, value: dict[str, Any]) -> dict[str, Any]:

@@ -122,6 +122,8 @@ class Check(Finding):
     seconds: float | None = None
     # measured, the unit in the name
     numbers: dict[str, float] = Field(default_factory=dict)
+    # sentences: what of it was not run although there is something to prove
+    not_run: list[str] = Field(default_factory=list)
 
     @property
     def status(self) -> CheckStatus:

@@ -31,6 +31,8 @@ class DriverExpect(_Part):
     fabric_manager: bool = False
     # number of cards; 0: as many as there are
     gpus: int = 0
+    # as gpu_verify_expect names them, with their kinds
+    cards: str = ""
     # no driver is asked for
     none: bool = False
 

@@ -6,9 +6,9 @@ it, as a mapping ``PROOFS`` from the check's code to a function of what was meas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
@@ -16,17 +16,19 @@ from provision.catalog.models.gpus import Bandwidth
 from provision.lib.text import Answer, DataOfLines, Line
 
 Row = Mapping[str, Any]
-# status (pass, warn, fail, skip), message, evidence, hint, numbers
+# status (pass, warn, fail, skip; not_run and no_card, see prove.proofs.skipped), message, evidence, hint, numbers
 Verdict = tuple[str, str, list[str], str | None, dict[str, float]]
 Judging = Callable[[Row, "Bounds"], Verdict]
 
 
 class Measured(Answer):
-    """What a host says of one check. skip: why nothing could be measured; found: what was, by names that its judge knows."""
+    """What a host says of one check. skip: why nothing could be measured, status: see prove.proofs.skipped; found: what was
+    measured, by names that its judge knows."""
 
     id: Line
     seconds: float = 0.0
     skip: Line | None = None
+    status: Literal["skip", "not_run", "no_card"] = "skip"
     evidence: list[Line] = []
     found: dict[Line, DataOfLines] = {}
 
@@ -43,6 +45,10 @@ class Bounds:
 
     # "8x H100" or "8"; empty: as many as there are
     cards: str = ""
+    # how many the driver should have; 0: checks that find no card to use are skipped
+    gpus: int = 0
+    # names of checks that are skipped, not failed, where they find no card to use (gpu_verify_excuse)
+    excused: Sequence[str] = ()
     # None: rates are not judged
     bandwidth: Bandwidth | None = None
     # of allreduce, peer, host, memory: GB/s of the user's own in place of the catalog's

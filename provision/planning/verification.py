@@ -25,6 +25,7 @@ from provision.parts.check import Expect
 from provision.parts.containers.plan import containers_to_run
 from provision.parts.cuda.plan import LINK
 from provision.parts.desired import Desired
+from provision.parts.driver.installed import own_gpus
 from provision.parts.proof import Bounds
 from provision.parts.proofs import judged
 from provision.parts.registry import PARTS, decide
@@ -82,18 +83,29 @@ def runs(values: dict[str, Any], selection: CheckSelection) -> bool:
 
 def select(checks: Iterable[Check], values: dict[str, Any], selection: CheckSelection = EVERYTHING) -> list[Check]:
     """Return the checks that were asked for; with gpu_verify_strict a warning counts as a failure."""
-    found = []
-    for check in checks:
+    found: list[Check] = []
+    checks = list(checks)
+    for check in [*checks, *_never_run(checks, values)]:
         if not selection.wants(check.code):
             continue
         left_out = [p for p in values.get("gpu_verify_skip") or () if proofs.wanted(check.code, [p])]
         if left_out and not selection.only:
             said = f"left out (gpu_verify_skip: {left_out[0]})"
-            check = check.model_copy(update={"level": "skip", "message": said, "evidence": []})
+            check = check.model_copy(update={"level": "skip", "message": said, "evidence": [], "not_run": [said]})
         if check.level == "warning" and values.get("gpu_verify_strict"):
             check = check.model_copy(update={"level": "error"})
         found.append(check)
     return found
+
+
+def _never_run(checks: Iterable[Check], values: dict[str, Any]) -> list[Check]:
+    """The checks that run something and that the host was not asked for: what is not proven is reported."""
+    there = {check.code.split("[")[0] for check in checks}
+    left = [name for name in proofs.NAMES if name not in there]
+    said = "left out (gpu_verify_run: false)"
+    if values.get("gpu_verify_run", True):
+        left = [name for name in left if any(proofs.wanted(name, [p]) for p in values.get("gpu_verify_skip") or ())]
+    return [Check(id=name, status="skip", message=said, not_run=[said]) for name in left]
 
 
 def _exported(line: ShellLine) -> tuple[str, str]:
@@ -121,8 +133,19 @@ def expect_of(facts: Facts, values: dict[str, Any], catalog: Catalog | None = No
     host = Host(facts, catalog or load_catalog(), Desired(values))
     decide(host)
     expect = Expect.model_validate({part.name: part.expect(host, host.decisions[part.name]) for part in PARTS})
-    count = cards.count(values.get("gpu_verify_expect"))
-    return expect.model_copy(update={"driver": expect.driver.model_copy(update={"gpus": count})})
+    asked = values.get("gpu_verify_expect")
+    update = {"gpus": cards.count(asked), "cards": str(asked or "")}
+    return expect.model_copy(update={"driver": expect.driver.model_copy(update=update)})
+
+
+def driven_gpus(facts: Facts) -> int:
+    """How many cards the host's driver should have: those on the bus that are not passed through, in a container those that
+    it was given, and at least those of nvidia-smi (WSL shows none on the bus)."""
+    count, smi = len(own_gpus(facts)), facts.smi
+    if facts.host.container:
+        nodes = sum(bool(re.match(r"/dev/nvidia[0-9]+$", node)) for node in facts.devices)
+        count = min(count, nodes or int(bool(smi.path)))
+    return max(count, len(smi.gpus))
 
 
 def interpreters(facts: Facts, values: dict[str, Any], expect: Expect) -> list[str]:
@@ -139,6 +162,8 @@ def bounds(facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalo
     """What measurements of the host are held against."""
     return Bounds(
         cards=str(values.get("gpu_verify_expect") or expect.driver.gpus or ""),
+        gpus=driven_gpus(facts),
+        excused=tuple(values.get("gpu_verify_excuse") or ()),
         bandwidth=catalog.bandwidth,
         least={name: value for name, value in (values.get("gpu_verify_bandwidth") or {}).items() if value},
         installed={header.name: header.version for header in facts.cuda.headers if header.version},

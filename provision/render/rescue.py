@@ -10,12 +10,13 @@ from provision.diagnose.finding import Cause
 from provision.parts.plan import PackageChange, Step
 from provision.render.base import Text, columns, headline, indented, text
 from provision.render.plan import package_line
-from provision.render.results import counted
+from provision.render.results import alike_as_one, counted, in_part, proven
 from provision.render.text import clean, format_counts, format_task, grouped, listed, plural
 from provision.rescue.model import OfflineDocument, RescuedHost, RescueDocument, RescueStep, Round
 
 _STATUSES = (
     ("rescued", "rescued and proven"),
+    ("rescued_in_part", "rescued, not all of it proven"),
     ("undone", "undone"),
     ("well", "well"),
     ("planned", "to rescue"),
@@ -38,9 +39,10 @@ def view(document: RescueDocument, verbosity: int) -> Iterable[RenderableType]:
     for names, host in grouped(document.hosts.items(), lambda host: host.model_dump(exclude={"snapshot"})):
         yield headline(names, host.status, host.summary, everything=bool(verbosity))
         yield from _host(host, verbosity)
-    counts = format_counts((host.status for host in document.hosts.values()), _STATUSES)
+    counts = format_counts((in_part(host) for host in document.hosts.values()), _STATUSES)
     seconds = f" in {document.seconds:.0f} s" if document.seconds else ""
     yield Text(f"rescue: {plural(len(document.hosts), 'host')}{seconds}: {counts}", style="bold")
+    yield from proven({name: host.checks for name, host in document.hosts.items()})
 
 
 def offline(document: OfflineDocument) -> Iterable[RenderableType]:
@@ -167,7 +169,7 @@ def _end(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
         rows.append(("checks", counted(host.checks).removeprefix("checks: ")))
     if rows:
         yield columns(rows, style="dim")
-    for check in host.checks:
+    for check in alike_as_one(host.checks):
         if check.status in ("fail", "warn"):
             style = "bold red" if check.status == "fail" else "yellow"
             yield indented(text(f"{check.status}  ", check.code, f"  {check.message}", styles=(style, "bold")), 2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 
@@ -10,6 +11,9 @@ from provision.documents import AppliedHost, ApplyDocument, VerifyDocument
 from provision.lib.findings import Check
 from provision.render.base import Text, columns, headline, indented, text
 from provision.render.text import STYLES, format_counts, format_hosts, format_task, grouped, plural
+
+if TYPE_CHECKING:
+    from provision.rescue.model import RescuedHost
 
 _VERIFIED = (
     ("pass", "passed"),
@@ -21,6 +25,7 @@ _VERIFIED = (
 )
 _APPLIED = (
     ("done", "done and proven"),
+    ("done_in_part", "done, not all of it proven"),
     ("checked", "checked"),
     ("unchanged", "as wanted"),
     ("reboot_needed", "waiting for a reboot"),
@@ -88,7 +93,20 @@ def folded(checks: Sequence[Check]) -> list[Check]:
             shown = list(dict.fromkeys(other.message for other in alike))
             message = shown[0] if len(shown) == 1 else f"{shown[0]} (-v tells all {len(alike)})"
             found.append(Check(id=f"{kind}.*", status="skip", message=message))
-    return found
+    return alike_as_one(found)
+
+
+def alike_as_one(checks: Iterable[Check]) -> list[Check]:
+    """Checks that skip or fail for one and the same reason as one of all their names."""
+    found: dict[object, Check] = {}
+    for number, check in enumerate(checks):
+        same = check.level in ("error", "skip") and (check.level, check.message, check.hint)
+        first = found.get(same) if same else None
+        if first is None:
+            found[same or number] = check
+        else:
+            found[same] = first.model_copy(update={"code": f"{first.code}, {check.code}"})
+    return list(found.values())
 
 
 def _checks(checks: Sequence[Check], evidence: bool) -> Iterable[RenderableType]:
@@ -96,6 +114,8 @@ def _checks(checks: Sequence[Check], evidence: bool) -> Iterable[RenderableType]
         line = Text.assemble((f"{check.status:<4}  ", STYLES[check.status]), (check.code, "bold"), "  ", check.message)
         yield indented(line, 2)
         wrong = check.status in ("warn", "fail")
+        for rest in check.not_run if check.status != "skip" else ():
+            yield indented(text("not run: ", rest, styles=("yellow", "")), 8)
         for fact in check.evidence if wrong or (evidence and check.status != "skip") else ():
             yield indented(Text(fact, style="dim"), 8)
         if wrong and check.hint:
@@ -108,12 +128,42 @@ def applied(document: ApplyDocument, verbosity: int) -> Iterable[RenderableType]
         yield headline(names, host.status, host.summary, everything=bool(verbosity))
         yield from _host(host, verbosity)
     yield from _waves(document)
-    counts = format_counts((host.status for host in document.hosts.values()), _APPLIED)
+    counts = format_counts((in_part(host) for host in document.hosts.values()), _APPLIED)
     seconds = f" in {document.seconds:.0f} s" if document.seconds else ""
     yield Text(f"apply: {plural(len(document.hosts), 'host')}{seconds}: {counts}", style="bold")
     spared = [name for name, host in document.hosts.items() if host.untouched and host.status in _BROKE_OFF]
     if spared:
         yield Text(f"nothing was changed this time on {format_hosts(spared)}")
+    yield from proven({name: host.checks for name, host in document.hosts.items()})
+
+
+def in_part(host: AppliedHost | RescuedHost) -> str:
+    """The status of a host; where something could be proven and was not, what counts do not call proven."""
+    unproven = host.status in ("done", "rescued") and any(check.not_run for check in host.checks)
+    return f"{host.status}_in_part" if unproven else host.status
+
+
+def proven(checks: Mapping[str, Sequence[Check]]) -> Iterable[RenderableType]:
+    """Return ``proven: 46 checks; not run: gpu.compute, gpu.nccl (card 0 is not loaded: …) on gpu02`` of hosts that were read."""
+    read = {host: found for host, found in checks.items() if found}
+    if not read:
+        return
+    passed = sum(check.status in ("pass", "warn") for found in read.values() for check in found)
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for host, found in read.items():
+        reasons: dict[str, list[str]] = {}
+        for check in found:
+            if check.not_run:
+                reasons.setdefault("; ".join(check.not_run), []).append(check.code)
+        for reason, codes in reasons.items():
+            hosts.setdefault((", ".join(codes), reason), []).append(host)
+    rest = [
+        f"{codes} ({reason})" + (f" on {format_hosts(names)}" if len(read) > 1 else "")
+        for (codes, reason), names in hosts.items()
+    ]
+    yield text(
+        f"proven: {plural(passed, 'check')}", f"; not run: {'; '.join(rest)}" if rest else "", styles=("bold", "")
+    )
 
 
 _WAVES = {"canary": "canary", "batch": "batch", "waited": "was in use", "all": "all"}
@@ -163,11 +213,11 @@ def _host(host: AppliedHost, verbosity: int) -> Iterable[RenderableType]:
         drained = {"ok": "drained", "failed": "not drained"}[host.drain]
         rows.append(("hooks", drained + {"ok": ", resumed", "failed": ", NOT RESUMED", None: ""}[host.resume]))
     passed = [check for check in host.checks if check.status == "pass"]
-    if passed:
+    if passed and verbosity:
         rows.append(("proven", _proven(passed)))
     skipped = [check.code for check in host.checks if check.status == "skip"]
     if skipped and verbosity:
         rows.append(("skipped", ", ".join(skipped)))
     if rows:
         yield columns(rows, style="dim")
-    yield from _checks([check for check in host.checks if check.status in ("warn", "fail")], False)
+    yield from _checks(alike_as_one(check for check in host.checks if check.status in ("warn", "fail")), False)

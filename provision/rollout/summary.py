@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 _STATUS_TEXTS = {
-    "done": "done and proven",
     "unchanged": "as wanted",
     "reboot_needed": "waiting for a reboot",
     "restart_needed": "waiting for a restart",
@@ -49,7 +48,7 @@ def wave(number: int, count: int, kind: WaveKind) -> str:
 
 
 def counts(statuses: Sequence[str]) -> str:
-    """Return ``2 done and proven, 1 failed``."""
+    """Return ``2 done, 1 failed``."""
     seen = Counter(statuses)
     return ", ".join(f"{number} {_STATUS_TEXTS.get(status, status)}" for status, number in seen.items())
 

@@ -6,6 +6,7 @@ series (``580-server``), ``version`` the upstream version.
 
 from __future__ import annotations
 
+from . import sofile
 from .debfile import File
 from .sim import driver_files
 from .sim.standin import program
@@ -26,6 +27,16 @@ _LIBRARIES = {
     "libnvidia-nscq": ("libnvidia-nscq",),
     "libnvsdm": ("libnvsdm",),
 }
+# Nothing computes on simulated cards: who asks NVML is told that. 999: NVML_ERROR_UNKNOWN.
+NVML = File(
+    sofile.build(
+        "libnvidia-ml.so.1",
+        {
+            "nvmlInit_v2": sofile.constant(999),
+            "nvmlErrorString": sofile.points_to("SIMULATED: a stand-in of the lab, nothing computes here"),
+        },
+    )
+)
 BLACKLIST = """\
 # This file was installed by the NVIDIA driver package. Do not edit.
 
@@ -94,7 +105,9 @@ def fill(
     after, before_removal, after_removal = "", "", ""
     conffiles: list[str] = []
     for library in _LIBRARIES.get(base, ()):
-        files[f"{LIB}/{library}.so.{version}"] = f"simulated {library} {version}\n"
+        files[f"{LIB}/{library}.so.{version}"] = (
+            NVML if library == "libnvidia-ml" else f"simulated {library} {version}\n"
+        )
         files[f"{LIB}/{library}.so.1"] = File(link=f"{library}.so.{version}")
     if base == "nvidia-utils":
         files["/usr/bin/nvidia-smi"] = File(program("nvidia-smi").encode(), 0o755)

@@ -22,10 +22,16 @@ def stores(value: int) -> bytes:
     return b"\xc7\x07" + struct.pack("<I", value) + b"\x31\xc0\xc3"
 
 
+def points_to(text: str) -> bytes:
+    """Code of ``char *f()`` that returns a text: lea rax, [rip + 1]; ret; the text."""
+    return b"\x48\x8d\x05" + struct.pack("<i", 1) + b"\xc3" + text.encode() + b"\0"
+
+
 def build(soname: str, functions: dict[str, bytes] | None = None) -> bytes:
     """Return the bytes of a shared library for x86-64.
 
-    soname: what DT_SONAME says (``libcudart.so.12``); functions: {name: code} from ``constant`` and ``stores``.
+    soname: what DT_SONAME says (``libcudart.so.12``); functions: {name: code} from ``constant``, ``stores`` and
+    ``points_to``.
     """
     functions = functions or {}
     strings = b"\0" + soname.encode() + b"\0"

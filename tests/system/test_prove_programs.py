@@ -1,5 +1,6 @@
 """Checks that run, each job a process: stand-ins for nvcc and for container runtimes, and real interpreters."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import count a
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
 from provision.parts.cuda import proofs as cuda_proofs
 from provision.parts.driver import xid
+from tests.lab.contents import NVML
 from tests.unit.provecases import proven, says
 from tests.unit.test_prove import BANDWIDTH
 
@@ -85,7 +87,10 @@ def test_a_card_that_the_toolkit_has_given_up(build):
 def test_no_card_to_run_on(build):
     done = build(cards=[])
     assert done.result["built"]
-    assert cuda_proofs.judge_compile("12.4", done, "no NVIDIA GPU")[:2] == ("skip", "compiled, not run: no NVIDIA GPU")
+    assert cuda_proofs.judge_compile("12.4", done, "no NVIDIA GPU")[:2] == (
+        "no_card",
+        "compiled, not run: no NVIDIA GPU",
+    )
 
 
 def test_a_host_compiler_that_is_too_new(build, monkeypatch):
@@ -166,7 +171,10 @@ def test_without_a_card_every_check_skips_and_says_why():
     ]
     assert {check["status"] for check in checks} == {"skip"}
     assert all(check["message"] for check in checks)
-    assert all(set(check) == {"id", "status", "message", "evidence", "hint", "seconds", "numbers"} for check in checks)
+    assert all(
+        set(check) == {"id", "status", "message", "evidence", "hint", "seconds", "numbers", "not_run"}
+        for check in checks
+    )
 
 
 def test_a_job_that_finds_no_driver_says_so():
@@ -174,6 +182,13 @@ def test_a_job_that_finds_no_driver_says_so():
     if not prove_count.bus_cards():
         assert done.status == "error"
         assert "libcuda.so.1" in done.message
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the lab's libraries are for x86-64")
+def test_the_nvml_of_simulated_hosts_says_what_it_is(tmp_path):
+    (tmp_path / "libnvidia-ml.so.1").write_bytes(NVML.data)
+    done = prove_job.run(prove_job.Job("prove.nvml", "survey", env=prove_job.clean_environment(str(tmp_path))))
+    assert "nvmlInit_v2 returned 999 (SIMULATED: a stand-in of the lab, nothing computes here)" in done.message
 
 
 def test_libraries_are_really_loaded():

@@ -556,8 +556,9 @@ def test_every_check_that_can_run_has_its_name_in_the_list():
             ["x"],
             "fail",
         ),
-        # Hidden from CUDA, or none at all: nothing that this check could be about.
-        (outcome({"cards": [card()], "lost": []}), outcome(None, "no device", code=100), ["x"], "skip"),
+        # Hidden from CUDA.
+        (outcome({"cards": [card()], "lost": []}), outcome(None, "no device", code=100), ["x"], "fail"),
+        # None at all: nothing that this check could be about.
         (outcome({"cards": [], "lost": []}), outcome(None, "no device", code=100), [], "skip"),
         # A driver that does not answer, with cards on the bus; and none that could.
         (outcome(None, "no answer within 90 s", "timeout"), outcome(None, "x"), ["x"], "fail"),
@@ -565,7 +566,7 @@ def test_every_check_that_can_run_has_its_name_in_the_list():
             outcome(None, "OSError: libnvidia-ml.so.1: cannot open shared object file"),
             outcome(None, "x"),
             ["x"],
-            "skip",
+            "fail",
         ),
     ],
 )
@@ -574,6 +575,6 @@ def test_cards_that_nothing_can_compute_on_are_no_skip(monkeypatch, survey, seen
     proof = proofs.Proof({})
     monkeypatch.setattr(proofs.Proof, "survey", property(lambda self: survey))
     monkeypatch.setattr(proofs.Proof, "seen", property(lambda self: seen))
-    found = judge(Measured(id="gpu.compute", **proof.compute()), Bounds())
+    found = judge(Measured(id="gpu.compute", **proof.compute()), Bounds(gpus=len(bus)))
     assert found.status == status, found
     assert bool(found.hint) is (status == "fail")

@@ -4,7 +4,8 @@ import pytest
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
-from provision.parts.driver import proofs as driver_proofs
+from provision.parts.proof import Bounds, Measured
+from provision.parts.proofs import judge
 from tests.unit.provecases import H100, card, outcome, says, table
 
 
@@ -16,7 +17,10 @@ def test_count(case):
     for index, name in enumerate(names):
         on = index in mig
         instances = [{"uuid": f"MIG-{index}-{n}", "name": "1g.10gb"} for n in range(mig.get(index, 0))]
-        cards.append(card(index, name=name, mig={"current": on, "pending": on}, mig_instances=instances))
+        ids = case.get("pci_ids", ["2330"] * len(names))
+        cards.append(
+            card(index, name=name, pci_id=ids[index], mig={"current": on, "pending": on}, mig_instances=instances)
+        )
     if "survey" in case:
         survey = outcome(message=case["survey"])
     else:
@@ -25,12 +29,17 @@ def test_count(case):
     seen = outcome({"cards": [{"uuid": row["uuid"].split("-", 1)[1]} for row in visible]})
     if "seen_code" in case:
         seen = outcome(message="CudaError: cuInit", code=case["seen_code"])
-    status, message, evidence, hint, _ = driver_proofs.judge_count(
-        survey, case.get("bus", ["0000:00:00.0", "0000:01:00.0"]), seen, case.get("hidden_by"), case.get("expected")
-    )
-    assert status == case["expect"][0], (message, evidence)
-    says(case["expect"][1:], message, evidence, hint or "")
-    assert hint or status in ("pass", "skip")
+    if "seen_said" in case:
+        seen = outcome(message=case["seen_said"])
+    bus = case.get("bus", ["0000:00:00.0", "0000:01:00.0"])
+    found = {"survey": survey.plain(), "bus": bus, "seen": seen.plain(), "hidden_by": case.get("hidden_by")}
+    gpus = case.get("gpus", 2 if bus and "survey" in case or not names else 0)
+    bounds = Bounds(cards=str(case.get("expected") or ""), gpus=gpus, excused=case.get("excused", ()))
+    check = judge(Measured(id="gpu.count", found=found), bounds)
+    assert check.status == case["expect"][0], check
+    says(case["expect"][1:], check.message, check.evidence, check.hint or "")
+    assert check.hint or check.status in ("pass", "skip")
+    assert bool(check.not_run) is (check.status == "skip" and gpus > 0)
 
 
 def test_the_bus_is_read_from_sysfs(tmp_path):

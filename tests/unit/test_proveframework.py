@@ -44,7 +44,7 @@ def test_judge(case):
     )
     assert status == case["expect"][0], (message, evidence)
     says(case["expect"][1:], message, evidence, hint or "")
-    assert hint or status in ("pass", "skip")
+    assert hint or status in ("pass", "skip", "not_run", "no_card")
 
 
 def test_a_crash_while_importing_is_no_shadow():

@@ -107,7 +107,7 @@ def test_waves_are_told_as_they_begin_and_end_where_there_is_more_than_one(batch
     _, rollout, _ = session(World({"a": "ok", "b": "ok", "c": "ok"}), RolloutOptions(batch=batch))
     waves_told = [note for note in rollout.actions.notes if note.startswith("wave ")]
     assert [int(note.split()[1]) for note in waves_told] == told
-    assert ["proven in 0 s" in note for note in waves_told] == [False, True] * (len(told) // 2)
+    assert ["done in 0 s" in note for note in waves_told] == [False, True] * (len(told) // 2)
 
 
 @pytest.mark.parametrize(("fate", "statuses"), [("ok", ["done", "done"]), ("stopped", ["stopped", "not_begun"])])

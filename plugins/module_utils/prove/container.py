@@ -58,11 +58,12 @@ def plan(args):
         found.append(("container.run[docker-cdi]", lambda timeout: prove_docker(args, True, timeout)))
     if args.get("podman"):
         found.append(("container.run[podman]", lambda timeout: prove_podman(args, timeout)))
-    return found or [("container.run", lambda timeout: skip("no container runtime is asked for"))]
+    return found or [("container.run", lambda timeout: skip("no container runtime is asked for", status="skip"))]
 
 
-def skip(message, evidence=()):
-    return {"skip": message, "evidence": list(evidence)}
+def skip(message, evidence=(), status="not_run"):
+    """See proofs.skipped: what is asked for and could not be tried is reported as not run."""
+    return {"skip": message, "evidence": list(evidence), "status": status}
 
 
 def prove_docker(args, cdi, timeout):
@@ -73,7 +74,9 @@ def prove_docker(args, cdi, timeout):
     if not os.access(SOCKET, os.R_OK | os.W_OK):
         return skip("docker does not run here, or may not be asked (%s)" % SOCKET)
     if cdi and not args.get("docker_cdi"):
-        return skip("this docker takes no CDI devices (from 25.0 with features.cdi, from 28.3 by itself)")
+        return skip(
+            "this docker takes no CDI devices (from 25.0 with features.cdi, from 28.3 by itself)", status="skip"
+        )
     # --host stands above whatever context somebody has chosen.
     docker = _Runtime(program, ["--host", "unix://" + SOCKET], dict(os.environ), timeout)
     device = ["--device", GPU] if cdi else ["--gpus", "all"]

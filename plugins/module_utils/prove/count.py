@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
@@ -34,10 +35,12 @@ def unloadable(survey):
 def no_card(survey, bus, seen):
     """Why no check can use a card, or None. survey, seen: Outcomes of prove.nvml.survey and prove.cuda.visible."""
     if not survey.ok:
-        said = survey.message or ""
+        # without the line of our own code that it comes from
+        said = re.sub(r" \([^()]*:[0-9]+ in \w+\)$", "", survey.message or "")
         if unloadable(survey):
             if "cannot open shared object file" in said:
-                return "no NVIDIA driver is installed" if bus else "no NVIDIA GPU and no driver"
+                why = "no NVIDIA driver is installed, or the loader does not find its libnvidia-ml.so.1"
+                return why if bus else "no NVIDIA GPU and no driver"
             return "libnvidia-ml.so.1 cannot be loaded: %s" % said
         if not bus:
             return "no NVIDIA GPU on the PCI bus"

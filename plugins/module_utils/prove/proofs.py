@@ -2,9 +2,10 @@
 # Apache-2.0 (see LICENSE)
 """Have the GPUs of a host work: compute, compile, talk to each other, serve frameworks; and say what was measured.
 
-``main(args) -> {"measured": [row, ..]}``: one row a check, {"id", "seconds"} with "skip" and "evidence" (why nothing could be
-measured) or "found" (data for the check's judge on the controller, provision/parts/*/proofs.py). Everything that touches a
-card runs in a child (job), bounded in time and memory; nothing is left behind. Standard library only, Python 3.8 and later.
+``main(args) -> {"measured": [row, ..]}``: one row a check, {"id", "seconds"} with "skip", "status" and "evidence" (why nothing
+could be measured, see skipped) or "found" (data for the check's judge on the controller, provision/parts/*/proofs.py).
+Everything that touches a card runs in a child (job), bounded in time and memory; nothing is left behind. Standard library
+only, Python 3.8 and later.
 Everything in args is optional:
 
     only, skip   patterns of check ids ("gpu.compute", "cuda.*"): all, none when empty
@@ -70,9 +71,18 @@ def longest(args):
     return sum(proof.timeout + 15.0 for _ in proof.plan())
 
 
-def skipped(message, evidence=()):
-    """Why nothing could be measured."""
-    return {"skip": message, "evidence": list(evidence)}
+def skipped(message, evidence=(), status="skip"):
+    """Why nothing could be measured.
+
+    status: "skip" (there is nothing to prove), "not_run" (its cards are left alone: in use, or hidden by somebody) or
+    "no_card" (no card can be used; where the host should have one, the controller makes that a failure).
+    """
+    return {"skip": message, "evidence": list(evidence), "status": status}
+
+
+def left_alone(why):
+    """Every card that would do is left alone. why: a sentence a card."""
+    return skipped(why[0] + (" and %d more" % (len(why) - 1) if len(why) > 1 else ""), why, "not_run")
 
 
 def measured(**found):
@@ -270,13 +280,13 @@ class Proof(object):
             return measured(no_card=self.no_card, survey=self.survey, seen=self.seen, bus=prove_count.bus_cards())
         loaded, why = self.usable
         if not loaded:
-            return skipped(why[0] if why else "MIG is on and there is no instance", why)
+            return left_alone(why) if why else skipped("MIG is on and there is no instance", status="no_card")
         return measured(computed=self.computed(), why=why, cards=self.cards)
 
     def health(self):
         lost = self.survey.result["lost"] if self.survey.ok else []
         if not self.cards and not lost:
-            return skipped(self.no_card or "no card")
+            return skipped(self.no_card or "no card", status="no_card")
         samples = {}
         for unit, outcome in [] if self.no_card else self.computed():
             if outcome.ok:
@@ -300,11 +310,11 @@ class Proof(object):
         return self.environment(dict({"CUDA_VISIBLE_DEVICES": uuids}, **(more or {})), library_path)
 
     def p2p(self):
-        if self.no_card:
-            return skipped(self.no_card)
-        loaded, why = self.whole
+        if self.no_card and len(prove_count.bus_cards()) != 1:
+            return skipped(self.no_card, status="no_card")
+        loaded, why = ([], []) if self.no_card else self.whole
         if len(loaded) < 2:
-            return skipped("fewer than two cards to use" if not why else why[0], why)
+            return left_alone(why) if len(self.cards) > 1 and why else skipped("fewer than two cards to use", why)
         return measured(
             outcome=prove_job.run(self.job("prove.p2p", "matrix", {}, self.on_whole_cards(loaded))),
             labels=[unit["index"] for unit in loaded],
@@ -326,15 +336,17 @@ class Proof(object):
         return look(self.library_path), look("") if self.library_path else None
 
     def nccl(self):
-        if self.no_card:
-            return skipped(self.no_card)
+        if self.no_card and not prove_count.bus_cards():
+            return skipped(self.no_card, status="no_card")
         login, plain = self.library(["libnccl.so.2"])
         found = {"login": login, "plain": plain, "library_path": self.library_path}
         if not login.ok:
             return measured(**found)
+        if self.no_card:
+            return skipped(self.no_card, status="no_card")
         loaded, why = self.whole
         if not loaded:
-            return skipped(why[0] if why else "NCCL does not join MIG instances", why)
+            return left_alone(why) if why else skipped("NCCL does not join MIG instances")
         args = {
             "most": prove_nccl.GIB if self.deep or len(loaded) > 1 else prove_nccl.MIB,
             "budget_s": self.timeout / 3,
@@ -355,15 +367,17 @@ class Proof(object):
         )
 
     def cudnn(self):
-        if self.no_card:
-            return skipped(self.no_card)
+        if self.no_card and not prove_count.bus_cards():
+            return skipped(self.no_card, status="no_card")
         login, plain = self.library(prove_cudnn.NAMES)
         found = {"login": login, "plain": plain, "library_path": self.library_path}
         if not login.ok:
             return measured(**found)
+        if self.no_card:
+            return skipped(self.no_card, status="no_card")
         loaded, why = self.usable
         if not loaded:
-            return skipped(why[0] if why else "no card to use", why)
+            return left_alone(why) if why else skipped("MIG is on and there is no instance", status="no_card")
         env = self.environment({"CUDA_VISIBLE_DEVICES": loaded[0]["uuid"]}, self.library_path)
         user = run_as.account(sys.executable, *self.folders)
         found["outcome"] = prove_job.run(self.job("prove.cudnn", "convolve", {}, env, user=user))
@@ -376,7 +390,7 @@ class Proof(object):
         loaded, why = ([], []) if self.no_card else self.usable
         if self.no_card and prove_count.unloadable(self.survey) and prove_count.bus_cards():
             loaded = self.cards_by_smi
-        no_card = None if loaded else self.no_card or (why or ["no card"])[0]
+        no_card = None if loaded or why else self.no_card or "MIG is on and there is no instance"
         user = run_as.account(sys.executable, nvcc)
         with prove_job.Folder(user[0] if user else None) as folder:
             args = {
@@ -457,9 +471,9 @@ class Proof(object):
         return measured(path=path, rows=rows, library_path=self.library_path, expected=expected, why=why)
 
     def for_frameworks(self):
-        """(indexes to compute on, {"count", "ccs"} that CUDA shows, [why not all])."""
-        if self.no_card or not self.seen.ok:
-            return [], {"count": 0, "ccs": []}, [self.no_card] if self.no_card else []
+        """(indexes to compute on, {"count", "ccs"} that CUDA shows, "no_card": why none, [why not all])."""
+        if self.no_card:
+            return [], {"count": 0, "ccs": [], "no_card": self.no_card}, []
         cards = self.seen.result["cards"]
         free = {unit["uuid"].lower().split("-", 1)[-1] for unit in self.usable[0]}
         indexes = [index for index, card in enumerate(cards) if card["uuid"].lower() in free]

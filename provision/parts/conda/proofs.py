@@ -108,7 +108,7 @@ def _uses(
         return "skip", f"{label} is built for AMD cards", None
     if not found["cuda"]:
         hint = "install the build for CUDA: a wheel with +cuXYZ, or conda's cuda build pinned by its build string"
-        return "fail" if expected["count"] else "skip", f"{label} is a build for the CPU only", hint
+        return "fail" if expected["count"] else "no_card", f"{label} is a build for the CPU only", hint
     if plain is not None and not plain.ok:
         evidence.append(plain.message)
         hint = (
@@ -116,7 +116,8 @@ def _uses(
         )
         return "fail", f"{label} works only with the login's LD_LIBRARY_PATH", hint
     if not expected["count"]:
-        return "skip", f"{label} for CUDA {found['cuda']} imports; there is no card to use", None
+        why = expected.get("no_card") or "there is no card to use"
+        return "no_card", f"{label} for CUDA {found['cuda']} imports, not run: {why}", None
     if not found["available"] or not found["count"]:
         code = prove_errors.code_in(found["why"] or "")
         evidence += [found["why"]] if found["why"] else []
@@ -145,16 +146,22 @@ def _uses(
         evidence += [f"{name}: with LD_LIBRARY_PATH {one}, without {other}" for name, one, other in taken]
         what = f"{label} works, with {len(taken)} shadowed libraries from LD_LIBRARY_PATH"
         return "warn", what, _NOT_FOR_EVERYONE
+    if not found["cards"]:
+        return (
+            "not_run",
+            f"{label} for CUDA {found['cuda']} sees {found['count']} cards, not run: they are left alone",
+            None,
+        )
     return "pass", f"{label} for CUDA {found['cuda']}, right on {len(found['cards'])} of {found['count']}", None
 
 
-_GRAVITY = ("fail", "warn", "pass", "skip")
+_GRAVITY = ("fail", "no_card", "warn", "not_run", "pass", "skip")
 
 
 def combine(rows: Sequence[_Said], more: Sequence[str]) -> _Said:
     """One (status, message, evidence, hint) of several: the gravest speaks, all give evidence."""
     worst = min(rows, key=lambda row: _GRAVITY.index(row[0]))
-    message = worst[1] if worst[0] in ("fail", "warn") else "; ".join(row[1] for row in rows)
+    message = worst[1] if worst[0] in ("fail", "no_card", "warn") else "; ".join(row[1] for row in rows)
     return worst[0], message, [line for row in rows for line in row[2]] + list(more), worst[3]
 
 

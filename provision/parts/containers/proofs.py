@@ -88,7 +88,7 @@ def _said(
             if re.search(pattern, text):
                 return "fail", f"{where}: {message}", hint
         if re.search(r"No such image|image not known|manifest unknown|Unable to find image", text):
-            return "skip", f"{where}: the image is gone", None
+            return "not_run", f"{where}: the image is gone", None
         last = lines[-1] if lines else f"exit code {rc}"
         return "fail", f"{where}: {last}", "see container.runtime, container.cdi and journalctl -u docker"
     if not seen:

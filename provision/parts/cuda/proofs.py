@@ -176,10 +176,10 @@ def judge_cudnn(outcome: Outcome, library: Library) -> Verdict:
     return "pass", f"cuDNN {done['version']} convolves right", evidence, None, {}
 
 
-def judge_compile(version: str, outcome: Outcome, no_card: str | None) -> Verdict:
+def judge_compile(version: str, outcome: Outcome, no_card: str | None, why: Sequence[str] = ()) -> Verdict:
     """Return (status, message, evidence, hint, numbers) for a toolkit.
 
-    outcome: of the job build; no_card: why there is no card to run on, else None.
+    outcome: of the job build; no_card: why there is no card to run on, else None; why: of cards that are left alone.
     """
     if not outcome.ok:
         sentence, hint = prove_errors.ending(outcome, f"nvcc {version}")
@@ -226,8 +226,9 @@ def judge_compile(version: str, outcome: Outcome, no_card: str | None) -> Verdic
             f"nvcc -ccbin {done['compiler']} (CUDAHOSTCXX for CMake)",
             numbers,
         )
-    if no_card:
-        return "skip", f"compiled, not run: {no_card}", evidence, None, numbers
+    if not done["runs"]:
+        status = "no_card" if no_card else "not_run"
+        return status, f"compiled, not run: {no_card or why[0]}", evidence, None, numbers
     jit = sorted(cc for cc, how in done["how"].items() if how == "jit")
     if jit:
         return (
@@ -272,7 +273,7 @@ def _cudnn(found: Row, bounds: Bounds) -> Verdict:
 
 def _compile(found: Row, bounds: Bounds) -> Verdict:
     status, message, evidence, hint, numbers = judge_compile(
-        found["version"], outcome_of(found["outcome"]), found["no_card"]
+        found["version"], outcome_of(found["outcome"]), found["no_card"], found["why"]
     )
     return status, message, evidence + found["why"], hint, numbers
 

@@ -6,7 +6,9 @@ import re
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from provision.catalog import load_catalog
 from provision.facts import Facts
+from provision.inventory import cards as expected_cards
 from provision.lib.findings import Check
 from provision.parts.check import Expect, check, failed, passed, skipped, warned
 from provision.parts.driver.installed import (
@@ -23,7 +25,7 @@ from provision.parts.driver.installed import (
 
 @check("gpu.bus")
 def gpus_on_bus(facts: Facts, expect: Expect) -> Check:
-    """The PCI bus shows GPUs, as many as were asked for."""
+    """The PCI bus shows GPUs, as many as were asked for and of those kinds."""
     found, want = facts.gpus, expect.driver
     evidence = [f"{gpu.slot} 10de:{gpu.device}" for gpu in found]
     if not found:
@@ -41,6 +43,15 @@ def gpus_on_bus(facts: Facts, expect: Expect) -> Check:
             f"{len(found)} GPUs on the bus, {want.gpus} expected",
             evidence,
             "a card fell off the bus, or gpu_verify_expect is out of date",
+        )
+    catalog = load_catalog()
+    cards = [(catalog.gpu_by_id(gpu.device).name, gpu.device) for gpu in found]
+    other = expected_cards.differs(want.cards, cards) if want.cards else []
+    if other:
+        return failed(
+            f"{'; '.join(other)}: the bus has {', '.join(dict.fromkeys(name for name, _ in cards))}",
+            evidence,
+            "a card was replaced by one of another kind, or gpu_verify_expect is out of date",
         )
     return passed(f"{len(found)} on the PCI bus", evidence)
 

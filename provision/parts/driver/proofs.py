@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
 from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
-from provision.inventory.cards import read as read_expected
+from provision.inventory import cards as expected_cards
 from provision.parts.driver import health, links, xid
 from provision.parts.proof import Bounds, Judging, Row, Verdict
 from provision.parts.proof import outcome as outcome_of
@@ -19,41 +18,12 @@ Computed = tuple[Row, Outcome]
 NO_LINK: Row = {"way": None, "gb_per_s": None, "words": ""}
 
 
-def matches(words: Sequence[str], name: str) -> bool:
-    """True when every word of an expected name is in a card's name: "h100" in "NVIDIA H100 80GB HBM3"."""
-    have = re.split(r"[\s/]+", name.lower())
-    return all(word in have for word in words)
-
-
-def differs(expected: str, names: Sequence[str]) -> list[str]:
-    """Sentences about how the cards' names differ from what is expected; empty when they agree."""
-    named, total = read_expected(expected)
-    rows = [(count, name.lower().split()) for count, name in named]
-    said = []
-    if len(names) != total:
-        said.append(f"{len(names)} cards, {total} expected")
-    left = list(names)
-    # The longest names first, so that "H100" does not take what "H100 NVL" is meant for.
-    for count, words in sorted(rows, key=lambda row: -len(row[1])):
-        taken = [name for name in left if matches(words, name)][:count]
-        for name in taken:
-            left.remove(name)
-        if words and len(taken) < count and len(names) >= total:
-            said.append(f"{len(taken)} of {count} are {' '.join(words)}")
-    if not said and left:
-        said.append(f"not expected: {', '.join(left)}")
-    return said
-
-
-def judge_count(survey: Outcome, bus: Sequence[str], seen: Outcome, hidden_by: str | None, expected: str) -> Verdict:
-    """Return (status, message, evidence, hint, numbers) for gpu.count."""
+def judge_count(
+    survey: Outcome, bus: Sequence[str], seen: Outcome, hidden_by: str | None, expected: str, gpus: int = 0
+) -> Verdict:
+    """Return (status, message, evidence, hint, numbers) for gpu.count. gpus: how many the driver should have, 0 any."""
     if not survey.ok or not survey.result["cards"]:
-        why = prove_count.no_card(survey, bus, seen)
-        # Without a driver the checks driver.* and gpu.bus have said what there is to say.
-        if bus and not prove_count.unloadable(survey):
-            evidence = [f"{slot} on the bus" for slot in bus]
-            return "fail", why, evidence, "see driver.bound and driver.smi", {"bus": len(bus)}
-        return "skip", why, [], None, {}
+        return "no_card", prove_count.no_card(survey, bus, seen), [f"{slot} on the bus" for slot in bus], None, {}
     cards, lost = survey.result["cards"], survey.result["lost"]
     instances = [instance for card in cards for instance in card["mig_instances"]]
     plain = [card for card in cards if not (card["mig"] or {}).get("current")]
@@ -74,10 +44,13 @@ def judge_count(survey: Outcome, bus: Sequence[str], seen: Outcome, hidden_by: s
     said, hints = list[str](), list[str | None]()
     if expected:
         try:
-            said += differs(expected, [card["name"] for card in cards])
+            said += expected_cards.differs(expected, [(card["name"], card["pci_id"]) for card in cards])
         except ValueError as error:
             return "fail", str(error), evidence, "write the expectation as 8x H100", numbers
         hints += ["a card is missing or of another kind, or the inventory is out of date"] if said else []
+    if len(cards) < gpus:
+        said.append(f"the driver has {len(cards)} of {gpus} cards")
+        hints.append("see driver.bound and driver.devices; dmesg | grep NVRM says what became of the others")
     unmanaged = [card for card in cards if (card["mig"] or {}).get("current") and not card["mig_instances"]]
     if unmanaged:
         said.append(f"card {unmanaged[0]['index']} is in MIG mode and has no instance")
@@ -95,7 +68,9 @@ def judge_count(survey: Outcome, bus: Sequence[str], seen: Outcome, hidden_by: s
     elif not seen.ok and could:
         sentence, hint = prove_errors.ending(seen, "libcuda")
         said.append(f"the driver has {len(cards)} cards, CUDA does not start: {sentence}")
-        hints.append(hint)
+        hints.append(
+            hint or "ldconfig -p | grep libcuda names the file that loads; the driver's package brings its own"
+        )
     elif visible < could:
         said.append(f"CUDA sees {visible} of {could} cards")
         hints.append("dmesg | grep NVRM; see gpu.health")
@@ -289,19 +264,16 @@ def judge_peers(
 
 def _count(found: Row, bounds: Bounds) -> Verdict:
     survey, seen = outcome_of(found["survey"]), outcome_of(found["seen"])
-    return judge_count(survey, found["bus"], seen, found["hidden_by"], bounds.cards)
+    return judge_count(survey, found["bus"], seen, found["hidden_by"], bounds.cards, bounds.gpus)
 
 
 def _compute(found: Row, bounds: Bounds) -> Verdict:
     if "computed" in found:
         computed = [(unit, outcome_of(row)) for unit, row in found["computed"]]
         return judge_compute(computed, found["why"], found["cards"], bounds)
-    # Cards that are there and that nothing can compute on: that is what this check is about. The others skip.
     survey, seen = outcome_of(found["survey"]), outcome_of(found["seen"])
-    silent = not survey.ok and found["bus"] and not prove_count.unloadable(survey)
-    dead = survey.ok and survey.result["cards"] and not seen.ok and seen.code != 100
-    hint = prove_errors.ending(survey if silent else seen, "the driver")[1] if silent or dead else None
-    return "fail" if silent or dead else "skip", found["no_card"], [], hint, {}
+    hint = None if seen.ok and survey.ok else prove_errors.ending(seen if survey.ok else survey, "the driver")[1]
+    return "no_card", found["no_card"], [], hint, {}
 
 
 def _health(found: Row, bounds: Bounds) -> Verdict:

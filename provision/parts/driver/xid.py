@@ -84,7 +84,7 @@ def parse(line: str) -> dict[str, Any] | None:
 def judge(outcome: Outcome) -> Verdict:
     """Return (status, message, evidence, hint, numbers) for gpu.xid; outcome: of the job read."""
     if not outcome.ok:
-        return "skip", f"the kernel's log cannot be read: {outcome.message}", [], None, {}
+        return "not_run", f"the kernel's log cannot be read: {outcome.message}", [], None, {}
     found: dict[tuple[str, int, str], dict[str, Any]] = {}
     for when, line in outcome.result["lines"]:
         error = parse(line)
