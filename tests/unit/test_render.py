@@ -15,6 +15,7 @@ from provision.parts.plan import HostPlan, PackageChange, Reason, Step
 from provision.render import Progress, Renderer, size
 from provision.render.results import folded
 from provision.render.text import format_hosts
+from provision.rescue.model import RescueDocument
 
 LONG = "a reason that goes on for quite some time so that it has to be folded on every small terminal " * 2
 
@@ -378,3 +379,53 @@ def test_a_kind_of_which_nothing_was_judged_is_one_line():
         ("conda.*", "no conda, and none is asked for"),
         ("container.*", "no docker (-v tells all 2)"),
     ]
+
+
+BROKEN = "libnvidia-ml.so.1 cannot be loaded: OSError: file too short"
+USED = "card 0 is not loaded: python3 (pid 7, ann) uses it"
+LEFT = "left out (gpu_verify_skip: container.run)"
+
+
+def checked(*unproven, status="skip"):
+    """Two checks that pass, and others: (name, why it was not run)."""
+    good = [{"id": "gpu.bus", "status": "pass", "message": "1"}, {"id": "gpu.xid", "status": "warn", "message": "x"}]
+    return [*good, *({"id": name, "status": status, "message": why, "not_run": [why]} for name, why in unproven)]
+
+
+def test_apply_ends_with_what_is_proven_and_what_was_not_run():
+    used = checked(("gpu.compute", USED), ("gpu.nccl", USED), ("container.run", LEFT))
+    one = {"gpu01": {"status": "done", "checks": used}}
+    more = {**one, "gpu02": {"status": "done", "checks": checked()}, "gpu03": {"status": "unreachable"}}
+    made = renderer(400)
+    for hosts in (one, more, {"gpu03": {"status": "unreachable"}}):
+        made.show(ApplyDocument.model_validate({"hosts": hosts}))
+    first, second, third, fourth, last = [
+        line for line in text_of(made.out).splitlines() if line[:5] in ("apply", "prove")
+    ]
+    assert first == "apply: 1 host: 1 done, not all of it proven"
+    assert second == f"proven: 2 checks; not run: gpu.compute, gpu.nccl ({USED}); container.run ({LEFT})"
+    assert third == "apply: 3 hosts: 1 done and proven, 1 done, not all of it proven, 1 unreachable"
+    assert (
+        fourth == f"proven: 4 checks; not run: gpu.compute, gpu.nccl ({USED}) on gpu01; container.run ({LEFT}) on gpu01"
+    )
+    assert last == "apply: 1 host: 1 unreachable"
+
+
+def test_rescue_ends_with_what_is_proven_and_what_was_not_run():
+    host = {"status": "rescued", "checks": checked(("gpu.compute", USED))}
+    made = renderer(200)
+    made.show(RescueDocument.model_validate({"hosts": {"gpu01": host}}))
+    assert text_of(made.out).splitlines()[-2:] == [
+        "rescue: 1 host: 1 rescued, not all of it proven",
+        f"proven: 2 checks; not run: gpu.compute ({USED})",
+    ]
+
+
+def test_checks_that_fail_for_one_reason_are_one_line():
+    checks = [{"id": name, "status": "fail", "message": BROKEN, "hint": "h"} for name in ("gpu.count", "gpu.compute")]
+    partly = {"id": "gpu.nccl", "status": "pass", "message": "right", "not_run": [USED]}
+    made = renderer(200)
+    made.show(VerifyDocument.model_validate({"hosts": {"gpu01": {"status": "fail", "checks": [*checks, partly]}}}))
+    shown = text_of(made.out)
+    assert f"  fail  gpu.count, gpu.compute  {BROKEN}\n        hint: h\n" in shown
+    assert f"  pass  gpu.nccl  right\n        not run: {USED}\n" in shown
