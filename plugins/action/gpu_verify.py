@@ -63,10 +63,13 @@ class ActionModule(ActionBase):
         bad = [check for check in found if check.level == "error"]
         if not bad:
             return dict(result, changed=False, checks=verdicts)
+        said = {}
+        for check in bad:
+            said.setdefault(check.message, []).append(check.code)
         return dict(
             result,
             failed=True,
-            msg="; ".join("%s: %s" % (check.code, check.message) for check in bad),
+            msg="; ".join("%s: %s" % (", ".join(codes), message) for message, codes in said.items()),
             code="verify.failed",
             because=[line for check in bad for line in check.evidence][:12],
             hint=bad[0].hint,
