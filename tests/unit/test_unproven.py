@@ -62,6 +62,8 @@ class Host:
             done = {"card": {"name": "H100"}, "wrong": [], "load": [], "numbers": NUMBERS}
             return ended(case.get("compute"), done)
         if job.function == "which":
+            if job.args["names"][0] in case.get("shadowed", {}) and job.env.get("LD_LIBRARY_PATH"):
+                return outcome(message=case["shadowed"][job.args["names"][0]])
             there = case.get("libraries", True)
             return outcome(
                 {"name": "x", "path": "/x"} if there else None, None if there else "NotThere: the loader finds no x"

@@ -253,7 +253,10 @@ class Proof(object):
             yield name, lambda make=make: make(self.timeout)
 
     def count(self):
-        return measured(survey=self.survey, bus=prove_count.bus_cards(), seen=self.seen, hidden_by=self.hidden_by)
+        found = {"survey": self.survey, "bus": prove_count.bus_cards(), "seen": self.seen, "hidden_by": self.hidden_by}
+        if self.library_path and not self.no_card:
+            found["login"] = [self.library([name])[0] for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
+        return measured(**found)
 
     def computed(self):
         """[(unit, Outcome)] of the job compute on every usable card, side by side."""

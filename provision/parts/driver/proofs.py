@@ -19,9 +19,18 @@ NO_LINK: Row = {"way": None, "gb_per_s": None, "words": ""}
 
 
 def judge_count(
-    survey: Outcome, bus: Sequence[str], seen: Outcome, hidden_by: str | None, expected: str, gpus: int = 0
+    survey: Outcome,
+    bus: Sequence[str],
+    seen: Outcome,
+    hidden_by: str | None,
+    expected: str,
+    gpus: int = 0,
+    login: Sequence[Outcome] = (),
 ) -> Verdict:
-    """Return (status, message, evidence, hint, numbers) for gpu.count. gpus: how many the driver should have, 0 any."""
+    """Return (status, message, evidence, hint, numbers) for gpu.count.
+
+    gpus: how many the driver should have, 0 any; login: of loading the driver's libraries as programs of a login do.
+    """
     if not survey.ok or not survey.result["cards"]:
         return "no_card", prove_count.no_card(survey, bus, seen), [f"{slot} on the bus" for slot in bus], None, {}
     cards, lost = survey.result["cards"], survey.result["lost"]
@@ -51,6 +60,10 @@ def judge_count(
     if len(cards) < gpus:
         said.append(f"the driver has {len(cards)} of {gpus} cards")
         hints.append("see driver.bound and driver.devices; dmesg | grep NVRM says what became of the others")
+    for outcome in login:
+        if not outcome.ok:
+            said.append(f"with the LD_LIBRARY_PATH of a login: {outcome.message}")
+            hints.append("a broken or foreign file comes first: take its folder out of LD_LIBRARY_PATH")
     unmanaged = [card for card in cards if (card["mig"] or {}).get("current") and not card["mig_instances"]]
     if unmanaged:
         said.append(f"card {unmanaged[0]['index']} is in MIG mode and has no instance")
@@ -264,7 +277,8 @@ def judge_peers(
 
 def _count(found: Row, bounds: Bounds) -> Verdict:
     survey, seen = outcome_of(found["survey"]), outcome_of(found["seen"])
-    return judge_count(survey, found["bus"], seen, found["hidden_by"], bounds.cards, bounds.gpus)
+    login = [outcome_of(row) for row in found.get("login", [])]
+    return judge_count(survey, found["bus"], seen, found["hidden_by"], bounds.cards, bounds.gpus, login)
 
 
 def _compute(found: Row, bounds: Bounds) -> Verdict:
