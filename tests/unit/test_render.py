@@ -387,7 +387,7 @@ LEFT = "left out (gpu_verify_skip: container.run)"
 
 
 def checked(*unproven, status="skip"):
-    """Two checks that pass, and others: (name, why it was not run)."""
+    """A check that passes, one that warns, and others: (name, why it was not run)."""
     good = [{"id": "gpu.bus", "status": "pass", "message": "1"}, {"id": "gpu.xid", "status": "warn", "message": "x"}]
     return [*good, *({"id": name, "status": status, "message": why, "not_run": [why]} for name, why in unproven)]
 
@@ -403,10 +403,10 @@ def test_apply_ends_with_what_is_proven_and_what_was_not_run():
         line for line in text_of(made.out).splitlines() if line[:5] in ("apply", "prove")
     ]
     assert first == "apply: 1 host: 1 done, not all of it proven"
-    assert second == f"proven: 2 checks; not run: gpu.compute, gpu.nccl ({USED}); container.run ({LEFT})"
+    assert second == f"proven: 1 check; not run: gpu.compute, gpu.nccl ({USED}); container.run ({LEFT})"
     assert third == "apply: 3 hosts: 1 done and proven, 1 done, not all of it proven, 1 unreachable"
     assert (
-        fourth == f"proven: 4 checks; not run: gpu.compute, gpu.nccl ({USED}) on gpu01; container.run ({LEFT}) on gpu01"
+        fourth == f"proven: 2 checks; not run: gpu.compute, gpu.nccl ({USED}) on gpu01; container.run ({LEFT}) on gpu01"
     )
     assert last == "apply: 1 host: 1 unreachable"
 
@@ -417,7 +417,7 @@ def test_rescue_ends_with_what_is_proven_and_what_was_not_run():
     made.show(RescueDocument.model_validate({"hosts": {"gpu01": host}}))
     assert text_of(made.out).splitlines()[-2:] == [
         "rescue: 1 host: 1 rescued, not all of it proven",
-        f"proven: 2 checks; not run: gpu.compute ({USED})",
+        f"proven: 1 check; not run: gpu.compute ({USED})",
     ]
 
 
