@@ -31,17 +31,15 @@ def count(value: object) -> int:
 
 
 def check(value: object) -> None:
-    """Raise ValueError for a text that says no number, and for names that no card has."""
+    """Raise ValueError (message, and a hint where there is one) for a text without a number, and for a name of no card."""
     for _, name in read(value)[0] if value else ():
         if not name or _BY_ID.search(name):
             continue
         match = load_catalog().find_gpu(name)
         if not (match.gpu or match.candidates):
-            nearest = (
-                f"did you mean {match.nearest[0]}?" if match.nearest else "provision scan shows the cards of a host"
-            )
+            hint = f"did you mean {match.nearest[0]}?" if match.nearest else "provision scan shows the cards of a host;"
             raise ValueError(
-                f"the catalog has no card {name!r}: {nearest} A card newer than the catalog is expected by number alone"
+                f"the catalog has no card {name!r}", f"{hint} a card newer than the catalog is expected by number alone"
             )
 
 

@@ -147,8 +147,9 @@ def _of_host(host: Host, variables: Mapping[str, Variable]) -> tuple[dict[str, A
             values[name] = convert(variable, value)
             _CHECKS.get(name, lambda value: None)(values[name])
         except ValueError as error:
-            message = f"{name}: {error} ({origin})"
-            issues.append((origin, Issue(code="vars.invalid", message=message, hint=_allowed(variable))))
+            what, *hints = error.args
+            hint = next(iter(hints), _allowed(variable))
+            issues.append((origin, Issue(code="vars.invalid", message=f"{name}: {what} ({origin})", hint=hint)))
         if any(map(redact.has_secret, _texts(value))) and not name.startswith("gpu_proxy_"):
             issues.append(
                 (

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ansible_collections.gpu.provision.plugins.plugin_utils import lockfile
 from provision.errors import UsageError
 from provision.lock.compare import changes
 from provision.lock.make import make
@@ -131,6 +132,25 @@ def test_the_lock_of_another_inventory_is_refused_with_both_paths(how, tmp_path,
     assert str(tmp_path / NAME) in issue.message or issue.message.startswith(NAME)
     assert issue.because == [f"it was written for {tmp_path}/brk.yml", f"this inventory is {mine}"]
     assert f"inventory: {Path(mine).name} " in issue.hint
+
+
+@pytest.mark.parametrize(
+    ("sources", "source"),
+    [
+        (["a.yml", "b.yml"], "{here}/a.yml"),
+        (["gpu01,gpu02", "b.yml"], "{here}/b.yml"),
+        (["folder"], "{here}/folder"),
+        (["gpu01,"], "gpu01,"),
+        (["gone.yml"], "gone.yml,"),
+    ],
+)
+def test_a_play_has_the_lock_that_the_command_has(sources, source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for name in ("a.yml", "b.yml"):
+        (tmp_path / name).write_text("")
+    assert lockfile.of_play({"ansible_inventory_sources": sources}) == source.format(here=tmp_path)
+    assert lockfile.source_of(sources) == source.format(here=tmp_path)
 
 
 def test_a_lock_that_names_no_inventory_is_for_those_beside_it(tmp_path):
