@@ -56,6 +56,7 @@ _NO_PYTHON = re.compile(
 )
 # Of a host that was reached and did not answer in time: it may be slow, or this machine, and it is not unreachable.
 SLOW = "host.slow"
+_SUDO_SLOW = re.compile(r"Timeout \((\d+)s\) waiting for privilege escalation prompt")
 _SSH: Sequence[tuple[str, str, str, str | None]] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for .* has changed",
@@ -129,7 +130,9 @@ def ssh_failed(text: str, *, host: str, address: str) -> ProvisionError:
     for pattern, code, message, hint in _SSH:
         if re.search(pattern, text):
             if code == SLOW:
-                return slow(host, message, tail(text))
+                return slow(
+                    host, message, [_SUDO_SLOW.sub(r"sudo did not answer within \1 s", line) for line in tail(text)]
+                )
             advice = None if hint is None else hint.format(address=address)
             return UnreachableError(code, message, host=host, because=tail(text), hint=advice)
     return UnreachableError("connect.failed", "no ssh connection", host=host, because=tail(text))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from provision.errors import ProvisionError, UnreachableError
 from provision.inventory import Host
-from provision.lib import scratch
+from provision.lib import load, scratch
 from provision.remote import explain
 from provision.remote.stream import ProcessStream, Stream
 from provision.remote.target import Target
@@ -80,7 +80,7 @@ class OpenSsh:
             found += ["-o", f"IdentityFile={connection.key_file}"]
         if connection.user is not None:
             found += ["-o", f"User={connection.user}"]
-        found += ["-o", f"ConnectTimeout={connection.timeout:.0f}", *connection.ssh_extra_args]
+        found += ["-o", f"ConnectTimeout={load.stretched(connection.timeout):.0f}", *connection.ssh_extra_args]
         if connection.pkcs11_provider:
             found += ["-o", f"PKCS11Provider={connection.pkcs11_provider}"]
         if connection.password is None:

@@ -36,6 +36,7 @@ _POLL = 0.05
 _LAST_BYTES = 64 * 1024
 # How long a host may take to log us in and to make us root, while this machine is quiet. Ansible's own default is 10 s.
 _ANSWER_SECONDS = 60
+_LOCAL_SUDO = "ansible_local_become_success_timeout"
 # Hosts whose connection broke before anything was changed are played once more.
 _TRIES = 2
 # Ansible's text for a connection that never came about, or for a sudo that did not say that it is through: the program
@@ -327,6 +328,9 @@ def _host_vars(
             if path and f"python{'.'.join(version.split('.')[:2])}" in inventory.settings.get("pythons", ()):
                 # Ansible trusts an inventory: without the mark a template in it would run here.
                 found[host.name] = {"ansible_python_interpreter": {"__ansible_unsafe": path}}
+        if host.name in wanted and host.connection.kind == "local" and _LOCAL_SUDO not in host.vars:
+            # The limit on sudo of the connection "local" can be set nowhere else.
+            found.setdefault(host.name, {})[_LOCAL_SUDO] = _ANSWER_SECONDS * _patience(len(inventory.hosts))
     return found
 
 
@@ -339,7 +343,8 @@ def _local_vars(host: Host) -> dict[str, str]:
 def _environment(inventory: Inventory) -> dict[str, str]:
     """The user's environment, with our collection and callback added to what the user has configured."""
     settings = inventory.settings
-    seconds = max(int(settings.get("timeout") or 0), _answer_seconds(len(inventory.hosts)))
+    patience = _patience(len(inventory.hosts))
+    seconds = max(int(settings.get("timeout") or 0), _ANSWER_SECONDS * patience)
     environment = {
         **os.environ,
         "ANSIBLE_COLLECTIONS_PATH": ":".join([str(COLLECTIONS_PATH), *settings.get("collections_paths", [])]),
@@ -361,15 +366,16 @@ def _environment(inventory: Inventory) -> dict[str, str]:
         environment["ANSIBLE_PIPELINING"] = "true"
     arguments = str(settings.get("ssh_args") or "")
     if "serveralive" not in (arguments + _ssh_config()).lower():
-        # A half-open connection after a reboot ends in 15 seconds instead of hanging.
-        environment["ANSIBLE_SSH_ARGS"] = f"{arguments} -o ServerAliveInterval=5 -o ServerAliveCountMax=3".strip()
+        # A half-open connection after a reboot ends in 15 seconds (more on a busy machine) instead of hanging.
+        alive = f"-o ServerAliveInterval=5 -o ServerAliveCountMax={3 * patience}"
+        environment["ANSIBLE_SSH_ARGS"] = f"{arguments} {alive}".strip()
     return environment
 
 
 @functools.cache
-def _answer_seconds(hosts: int) -> int:
+def _patience(hosts: int) -> int:
     """Decided once: a process that is loaded ahead has it already."""
-    return _ANSWER_SECONDS * load.patience(hosts)
+    return load.patience(hosts)
 
 
 def _ssh_config() -> str:

@@ -56,29 +56,31 @@ fi
 def play(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
+    # The user of this machine may be root already.
+    monkeypatch.setenv("ANSIBLE_BECOME_ALLOW_SAME_USER", "true")
     monkeypatch.chdir(tmp_path)
     # Ansible's 10 s, scaled down.
     (tmp_path / "ansible.cfg").write_text("[defaults]\ntimeout = 1\n")
 
-    def run(hosts, text=PLAY, more="", sudo=None, limit=30):
+    def run(hosts, text=PLAY, script="", sudo=None, limit=30, more=None):
         monkeypatch.setattr(engine, "_ANSWER_SECONDS", limit)
         monkeypatch.setattr(load, "patience", lambda parallel=1: 1)
-        engine._answer_seconds.cache_clear()
+        engine._patience.cache_clear()
         variables = {"ansible_python_interpreter": sys.executable, "ansible_ssh_executable": str(tmp_path / "ssh")}
-        scripts = {"ssh": SSH.format(folder=tmp_path, more=more)}
+        scripts = {"ssh": SSH.format(folder=tmp_path, more=script)}
         if sudo is not None:
             scripts["sudo"] = SUDO.format(seconds=sudo)
             variables |= {"ansible_become": True, "ansible_become_exe": str(tmp_path / "sudo")}
-        for name, script in scripts.items():
-            (tmp_path / name).write_text(script)
+        for name, content in scripts.items():
+            (tmp_path / name).write_text(content)
             (tmp_path / name).chmod(0o755)
         (tmp_path / "play.yml").write_text(text)
-        fleet = inventory.load([",".join(hosts) + ","], None, variables)
+        fleet = inventory.load([",".join(hosts) + ","], None, {**variables, **(more or {})})
         run_dir = engine.new_run_dir("test", tmp_path / "runs")
         return engine.run_playbook(tmp_path / "play.yml", fleet, hosts, {}, run_dir).hosts
 
     yield run
-    engine._answer_seconds.cache_clear()
+    engine._patience.cache_clear()
 
 
 def test_forty_hosts_that_answer_late_are_done(play):
@@ -92,18 +94,25 @@ def test_a_limit_of_the_user_that_is_larger_stays(play, tmp_path):
     assert play(["a"], sudo=5, limit=1)["a"].status == "ok"
 
 
+def test_a_slow_sudo_of_this_machine_is_waited_for(play):
+    """The connection "local" has a limit of its own, 10 s, which nothing but a variable of the host changes."""
+    local = {"ansible_connection": "local"}
+    assert play(["a"], sudo=3, limit=1, more=local)["a"].issue.code == "host.slow"
+    assert play(["a"], sudo=3, more=local)["a"].status == "ok"
+
+
 def test_a_host_that_was_reached_and_is_too_slow_has_failed(play):
     host = play(["a"], sudo=60, limit=1)["a"]
     assert (host.status, host.issue.code, host.untouched) == ("failed", "host.slow", True)
     assert host.issue.message == "Ask: the host was reached and answers too slowly"
-    assert host.issue.because[0] == "Timeout (3s) waiting for privilege escalation prompt"
+    assert host.issue.because[0] == "sudo did not answer within 3 s"
     assert host.issue.because[1].startswith("the load of this machine is ")
     assert "--forks" in host.issue.hint
 
 
 def test_a_connection_that_broke_before_anything_was_changed_is_tried_once_more(play, tmp_path):
     hosts = [f"gpu{number}" for number in range(1, 5)]
-    found = play(hosts, more=BREAKS.format(folder=tmp_path, call=1))
+    found = play(hosts, script=BREAKS.format(folder=tmp_path, call=1))
     assert {host.status for host in found.values()} == {"ok"}
     assert sorted((tmp_path / "calls").read_text().split()) == sorted(hosts * 2)
 
