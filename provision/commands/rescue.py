@@ -316,7 +316,7 @@ class _Run:
         refused = self.locks.take(wanted) if wanted else {}
         for name, error in refused.items():
             self.errors.append(error.issue)
-            self._end(name, "unreachable" if error.exit_code == Exit.UNREACHABLE else "blocked", error.issue.message)
+            self._end(name, error.host_status if error.exit_code != Exit.REFUSED else "blocked", error.issue.message)
         return [name for name in names if name not in refused]
 
     def _pythons(self, names: list[str]) -> Mapping[str, Mapping[str, str | None]]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from provision.rollout.loop import Outcome
 
 _SHOWN = 8
+# It was reached, and did not answer in time.
+_TOO_SLOW = ("host.slow", "host.timeout")
 _STATUS_TEXTS = {
     "unchanged": "as wanted",
     "reboot_needed": "waiting for a reboot",
@@ -119,6 +121,8 @@ def refused(plan: HostPlan, issue: Issue) -> Outcome:
     issue = issue.model_copy(update={"host": plan.host})
     if issue.code.startswith("connect."):
         return _outcome("unreachable", issue.message, Exit.UNREACHABLE, issue)
+    if issue.code in _TOO_SLOW:
+        return _outcome("failed", issue.message, Exit.FAILED, issue)
     return _outcome("blocked", issue.message, Exit.REFUSED, issue)
 
 

@@ -20,6 +20,7 @@ from provision.documents import ApplyDocument, PlanDocument
 from provision.errors import Issue, ProvisionError, UsageError
 from provision.parts.plan import HostPlan, PackageChange, Reboot, Step
 from provision.render.results import applied
+from provision.rollout import summary as rollout_summary
 from provision.rollout.agreed import beyond
 from provision.rollout.hooks import hooks_of
 from provision.rollout.options import RolloutOptions, parse, seconds
@@ -387,6 +388,14 @@ def test_a_host_that_does_not_come_back_is_told_from_one_that_fails(action, mess
     assert outcome.lost is lost
     assert (outcome.status, outcome.code) == (("unreachable", 4) if lost else ("failed", 1))
     assert [found.code for found in outcome.issues] == ["reboot.not_back" if lost else "apply.task_failed"]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("host.locked", "blocked"), ("connect.refused", "unreachable"), ("host.slow", "failed")]
+)
+def test_why_a_host_could_not_be_locked_decides_what_it_is(code, status):
+    outcome = rollout_summary.refused(plan("a"), Issue(code=code, message="m"))
+    assert (outcome.status, outcome.applied.untouched) == (status, True)
 
 
 def test_a_host_that_failed_says_how_to_go_on_and_that_nothing_was_changed():
