@@ -145,7 +145,7 @@ def slow(host: str, message: str, because: Sequence[str] = ()) -> ProvisionError
         message,
         host=host,
         because=[*because, load.described()],
-        hint="look at the load of the host and of this machine, then run the command again; fewer hosts at a time: --forks",
+        hint="look at the load of the host and of this machine; --forks N does fewer hosts at a time",
     )
 
 
