@@ -20,13 +20,14 @@ from typing import Any
 from provision.cli import everyday, diagnosis, rescue, fleet  # noqa: F401
 
 # isort: on
-from provision.cli.base import ACTIVE, app, interrupted
+from provision.cli.base import ACTIVE, app, forget_plays, interrupted
 from provision.errors import Exit, ProvisionError, UsageError
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; return its exit code. Every error is printed as what, why and a way out."""
     ACTIVE.clear()
+    forget_plays()
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         return _run(arguments)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.cli.base import Settings, agreed, finish, open_fleet, with_values
@@ -15,9 +18,23 @@ if TYPE_CHECKING:
     from provision.render import Renderer
     from provision.rollout.observers import RunObserver
     from provision.rollout.options import RolloutOptions
-    from provision.rollout.state import Store
+    from provision.rollout.state import Store, Where
     from provision.runs.fleet import Fleet
     from provision.runs.rollback import Rollback
+
+
+_SUDO_PASSWORDS = {"ansible_become_password", "ansible_become_pass", "ansible_sudo_pass"}
+# Ansible's own variables that are no secrets.
+_PUBLIC = {
+    "ansible_become",
+    "ansible_become_user",
+    "ansible_connection",
+    "ansible_host",
+    "ansible_port",
+    "ansible_python_interpreter",
+    "ansible_ssh_private_key_file",
+    "ansible_user",
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +55,20 @@ def begin(settings: Settings, options: RolloutOptions, how: How, *, rollback: st
         options = options.model_copy(update={"rollback": back.run.run})
         settings = replace(settings, inventory=settings.inventory or _where_it_was(back))
     fleet, renderer = open_fleet(with_values(settings, options.values or False), "apply")
+    if back is not None:
+        _settle(fleet, back, renderer)
     return _carry_out(settings, fleet, renderer, options, None, how, back)
+
+
+def _settle(fleet: Fleet, back: Rollback, renderer: Renderer) -> None:
+    """Wait for what the run left running on hosts, where it was cut off: they are not compared in the middle of it."""
+    from provision.commands import apply as command
+    from provision.lib import own_state
+    from provision.rollout.state import FILE, RunState
+
+    state = own_state.read_or_none(Path(back.run.folder or ".") / FILE, RunState)
+    if state is not None:
+        command.settle(fleet, state, renderer.progress())
 
 
 def _rollback(settings: Settings, run: str | None) -> Rollback | None:
@@ -61,8 +91,6 @@ def _rollback(settings: Settings, run: str | None) -> Rollback | None:
 
 def _where_it_was(back: Rollback) -> list[str]:
     """The inventory of the run, as far as it is still there: rolling back may be said in another folder."""
-    from pathlib import Path
-
     from provision.rollout.state import FILE, read
 
     folder = Path(back.run.folder or ".")
@@ -87,8 +115,15 @@ def go_on(settings: Settings, run: str, options: RolloutOptions, how: How, *, ro
     talk = Renderer(as_json=settings.json, verbosity=settings.verbose).progress()
     store = command.reopen(run, settings.run_dir, talk)
     state = store.state
+    where = state.where
+    given = [*(f"@{name}" for name in where.files), *([json.dumps(where.values)] if where.values else [])]
     settings = replace(
-        settings, inventory=settings.inventory or list(state.where.sources), limit=settings.limit or state.where.limit
+        settings,
+        inventory=settings.inventory or list(where.sources),
+        limit=settings.limit or where.limit,
+        forks=settings.forks or where.forks,
+        extra_vars=[*given, *settings.extra_vars],
+        vault_password_file=settings.vault_password_file or list(where.vault_password_files),
     )
     fleet, renderer = open_fleet(with_values(settings, state.options.values or False), "apply")
     part = command.part_of(fleet, state, settings.limit)
@@ -124,7 +159,8 @@ def _carry_out(
         before=keep_before,
     )
     if back is not None:
-        back.refuse(planned, named, limited=settings.limit is not None)
+        # Of a run that goes on, the other hosts are done, or were named when it began.
+        back.refuse(planned, named, limited=settings.limit is not None or store is not None)
     planned_at = time.monotonic()
     names = command.to_change(planned)
     if names and not renderer.as_json:
@@ -175,15 +211,54 @@ def _show(
     renderer.lines(command.preview(command.stages(fleet, planned, options, state), options, total))
 
 
-def _where(settings: Settings, fleet: Fleet, options: RolloutOptions) -> Any:
+def _where(settings: Settings, fleet: Fleet, options: RolloutOptions) -> Where:
+    """How this run is started, as far as that is no secret."""
+    from provision.inventory import absolute_file
     from provision.rollout.state import Where
 
+    limit = ",".join(absolute_file(part) for part in settings.limit.split(",")) if settings.limit else settings.limit
+    given = [text.strip() for text in settings.extra_vars]
+    files = [absolute_file(text) for text in given if text.startswith("@")]
+    # What comes out of a pipe is gone by then: its variables have to be given again.
+    lasting = all(Path(name[1:]).is_file() for name in files)
+    typed = {name for text in given if not text.startswith("@") for name in _names(text)}
     names = [name for name in fleet.inventory.extra_vars if name not in options.values]
-    return Where(sources=_absolute(fleet.inventory.sources), limit=settings.limit, extra_vars=names)
+    values = {name: fleet.inventory.extra_vars[name] for name in names if name in typed}
+    values = {name: value for name, value in values.items() if _is_public(name, value)}
+    again = [name for name in names if name not in values and (name in typed or not lasting)]
+    asks = ["-K"] if settings.ask_become_pass or set(again) & _SUDO_PASSWORDS else []
+    return Where(
+        sources=_absolute(fleet.inventory.sources),
+        limit=limit,
+        values=values,
+        files=[name[1:] for name in files] if lasting else [],
+        extra_vars=[name for name in again if name not in _SUDO_PASSWORDS],
+        vault_password_files=_absolute(settings.vault_password_file),
+        asks=[*asks, *(["--ask-vault-pass"] if settings.ask_vault_pass else [])],
+        forks=settings.forks,
+        run_dir=str(settings.run_dir.absolute()) if settings.run_dir else None,
+    )
+
+
+def _names(text: str) -> list[str]:
+    """Names of the variables in one -e: key=value pairs, JSON or YAML."""
+    if text.startswith(("{", "[")):
+        import yaml
+
+        found = yaml.safe_load(text)
+        return list(found) if isinstance(found, dict) else []
+    return [word.partition("=")[0] for word in shlex.split(text) if "=" in word]
+
+
+def _is_public(name: str, value: Any) -> bool:
+    """True for a variable that is no secret: one of our roles, or of those that say how to log in, without a password in it."""
+    from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
+    from provision.inventory.variables import known
+
+    shown = f"{name}: {json.dumps(value)}"
+    return (name in known() or name in _PUBLIC) and redact.text(shown) == shown
 
 
 def _absolute(sources: list[str]) -> list[str]:
     """Files by their whole path: --resume may be said in another folder."""
-    from pathlib import Path
-
     return [str(Path(source).absolute()) if Path(source).exists() else source for source in sources]

@@ -210,8 +210,11 @@ def _signature(own: Sequence[inspect.Parameter], extra: Sequence[inspect.Paramet
     return inspect.Signature([*extra, *own, *shared])
 
 
-def command(*examples: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Register a command ``fn(settings, ...own options)``; its docstring is its help, with examples below."""
+def command(*examples: str, goes_on: bool = False) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Register a command ``fn(settings, ...own options)``; its docstring is its help, with examples below.
+
+    goes_on: it keeps what it has fetched when it is interrupted.
+    """
 
     def register(fn: Callable[..., int]) -> Callable[..., int]:
         own = [
@@ -228,7 +231,7 @@ def command(*examples: str) -> Callable[[Callable[..., int]], Callable[..., int]
                 return fn(settings, **values)
             except KeyboardInterrupt:
                 # typer would end without a word
-                raise interrupted() from None
+                raise interrupted(goes_on) from None
 
         signature = _signature(own, [context])
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -277,9 +280,20 @@ _root.__annotations__ = {name: p.annotation for name, p in _root.__signature__.p
 app.callback()(_root)
 
 
-def interrupted() -> ProvisionError:
+def forget_plays() -> None:
+    """Begin to count what may have changed something: a program may call several command lines."""
+    if "provision.runs.engine" in sys.modules:
+        sys.modules["provision.runs.engine"].plays = 0  # type: ignore[attr-defined]
+
+
+def interrupted(goes_on: bool = False) -> ProvisionError:
+    """The error for Ctrl-C outside of a run: before anything was changed, or after the run had ended."""
+    engine = sys.modules.get("provision.runs.engine")
+    changed = goes_on or bool(engine and engine.plays)
     error = ProvisionError(
-        "run.interrupted", "interrupted", hint="run the command again: it goes on where it was cut off"
+        "run.interrupted",
+        "interrupted" if changed else "interrupted: nothing was changed",
+        hint="run the command again" + (": it goes on where it was cut off" if changed else ""),
     )
     error.exit_code = Exit.INTERRUPTED
     return error

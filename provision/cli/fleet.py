@@ -73,6 +73,7 @@ def drift(
     "provision mirror /srv/mirror --on gpu01 --sign new",
     "provision mirror /srv/mirror --verify",
     "provision mirror /srv/mirror --serve 10.0.0.1:8080",
+    goes_on=True,
 )
 def mirror(
     settings: Settings,

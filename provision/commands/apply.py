@@ -255,6 +255,8 @@ def reopen(run: str, run_base: Path | None, talk: Talk) -> Store:
             f"{state.run} still goes on (process {state.process.pid})",
             hint="wait for its end, or end it with Ctrl-C there",
         )
+    if why := state.cut_off():
+        talk.note(f"{state.run} was cut off: {why}")
     if state.playbook and state.playbook.alive():
         talk.note(f"waiting for what is left of {state.run} to end (process {state.playbook.pid})")
         while state.playbook.alive():
@@ -273,8 +275,8 @@ def part_of(fleet: Fleet, state: RunState, limit: str | None) -> Fleet:
         raise UsageError(
             "usage.resume",
             f"the run was given -e {', '.join(missing)}, and this call is not",
-            because=["values of variables are not kept: they may be secrets"],
-            hint=f"give them again: provision apply --resume {state.run} -e {missing[0]}=…",
+            because=["values that may be secrets are not kept"],
+            hint=f"give them again: {state.again}",
         )
     wanted = dict.fromkeys([*state.left(), *state.owing()])
     have = {host.name for host in fleet.hosts}
@@ -338,6 +340,7 @@ def _new_store(
             hosts[name] = HostState(status=outcome.status, summary=outcome.applied.summary)
     state = new_state(folder.name, options, where, staged.planned, hosts)
     state.total += len(staged.waiting)
+    state.left_out = plan.left_out
     store = Store(folder, state, keep=not check)
     with store.change():
         return store
@@ -405,8 +408,15 @@ def _finish(document: ApplyDocument, plan: PlanDocument, store: Store, rollout: 
         with store.change():
             state.stopped = state.stopped or "interrupted"
     document.stopped = state.stopped
-    issues = [rollout_summary.stopped(state), None if declined else rollout_summary.owing(state)]
+    left = {name: outcome.applied.because for name, outcome in outcomes.items()}
+    ended = (
+        rollout_summary.interruption(state, left, check=rollout.check)
+        if rollout.interrupted
+        else rollout_summary.stopped(state)
+    )
+    issues = [None if declined else rollout_summary.owing(state), ended]
     document.errors += [issue for issue in issues if issue]
+    document.left_out = state.left_out
     if state.owing():
         document.conclude([Exit(document.exit_code), Exit.FAILED])
     document.waves = [_wave(wave) for wave in state.waves]
@@ -423,6 +433,7 @@ def _conclude(
     document: ApplyDocument, plan: PlanDocument, outcomes: Mapping[str, Outcome], codes: Sequence[Exit] = ()
 ) -> ApplyDocument:
     found = list(codes)
+    document.left_out = plan.left_out
     for name, host in plan.hosts.items():
         outcome = outcomes.get(name) or rollout_summary.not_changed(host)
         document.hosts[name] = outcome.applied
@@ -505,7 +516,7 @@ class _Actions:
             if isinstance(result, ProvisionError):
                 hook = self._hooks[name][phase]
                 because = [result.issue.message, *result.issue.because][:6]
-                result = failed(phase, name, hook, "could not be run", because, self.store.state.run)
+                result = failed(phase, name, hook, "could not be run", because, self.store.state.again)
             found[name] = HookResult(result)
         return found
 
@@ -520,7 +531,7 @@ class _Actions:
         else:
             with contextlib.closing(remote.open_session(host)) as session:
                 answer = session.call("run.hook", args, timeout=hook.timeout + SPARE_SECONDS)
-        return judge(phase, host.name, hook, answer, self.store.state.run)
+        return judge(phase, host.name, hook, answer, self.store.state.again)
 
     # -- reading
 
@@ -560,8 +571,12 @@ class _Actions:
             self.talk.end()
         with self.store.change() as state:
             state.playbook = None
-        run = self.store.state.run
-        outcomes = {name: _outcome(name, result.hosts[name], plans[name], self.check, run) for name in names}
+        again = self.store.state.again
+        outcomes = {name: _outcome(name, result.hosts[name], plans[name], self.check, again) for name in names}
+        if result.interrupted:
+            middle = [name for name in names if outcomes[name].status == "interrupted"]
+            for name, still in left_behind.still_running(self.fleet, middle).items():
+                outcomes[name].applied.because.append(still)
         return outcomes, result.interrupted
 
     def _started(self, pid: int) -> None:
@@ -617,25 +632,29 @@ class _Titled:
         self._talk.end()
 
 
-def _outcome(name: str, outcome: HostOutcome, plan: HostPlan, check: bool, run: str) -> Outcome:
-    """Return what a play did on one host, as the document says it."""
+def _outcome(name: str, outcome: HostOutcome, plan: HostPlan, check: bool, again: str) -> Outcome:
+    """Return what a play did on one host, as the document says it. again: the command that goes on with the run."""
     status: str = outcome.status
     code, issues, lost = outcome.exit_code, [outcome.issue] if outcome.issue else [], False
-    if outcome.issue is not None and outcome.issue.code == "verify.failed":
+    if outcome.status in ("interrupted", "not_started") and outcome.issue is not None:
+        # What was interrupted is said once, of the whole run.
+        issues = []
+    elif outcome.issue is not None and outcome.issue.code == "verify.failed":
         status, code = "check_failed", Exit.CHECK_FAILED
     elif outcome.status == "failed" and outcome.issue is not None and did_not_come_back(outcome):
         status, code, lost = "unreachable", Exit.UNREACHABLE, True
-        issues = [not_back_issue(name, outcome.issue, plan, run)]
+        issues = [not_back_issue(name, outcome.issue, plan, again)]
     elif outcome.issue is not None and status in ("failed", "unreachable") and not check:
-        issues = [_go_on_after(outcome.issue, outcome.untouched, run)]
+        issues = [_go_on_after(outcome.issue, outcome.untouched, again)]
     if status in ("ok", "changed"):
         left = "reboot_needed" if outcome.reboot_required else "restart_needed"
         waits = outcome.reboot_required or outcome.restart_required is not None
         status = "checked" if check else left if waits else "done"
         if status == "reboot_needed":
-            issues.append(reboot_issue(name, plan.reboot.because, outcome.reboot_because, run))
+            issues.append(reboot_issue(name, plan.reboot.because, outcome.reboot_because, again))
         elif status == "restart_needed":
             issues.append(restart_issue(name, outcome.restart_required or []))
+    task = (outcome.running_task or "").rpartition(" : ")[2]
     applied = AppliedHost.model_validate(
         {
             "status": status,
@@ -644,14 +663,15 @@ def _outcome(name: str, outcome: HostOutcome, plan: HostPlan, check: bool, run: 
             "failed_task": outcome.failed_task,
             "untouched": outcome.untouched,
             "rebooted": outcome.rebooted,
+            "because": [f"in {task!r}"] if task else [],
         }
     )
     return Outcome(applied, code, issues, lost, outcome.warnings)
 
 
-def _go_on_after(issue: Issue, untouched: bool, run: str) -> Issue:
+def _go_on_after(issue: Issue, untouched: bool, again: str) -> Issue:
     """The error of a host that failed, with how to go on."""
-    go_on = f"go on: provision apply --resume {run}"
+    go_on = f"go on: {again}"
     because = [*issue.because, *(["nothing was changed on it this time"] if untouched else [])]
     return issue.model_copy(update={"because": because, "hint": f"{issue.hint}; then {go_on}" if issue.hint else go_on})
 
@@ -662,7 +682,7 @@ def did_not_come_back(outcome: HostOutcome) -> bool:
     return action == "reboot" and outcome.issue is not None and "Timed out waiting" in outcome.issue.message
 
 
-def not_back_issue(host: str, issue: Issue, plan: HostPlan, run: str) -> Issue:
+def not_back_issue(host: str, issue: Issue, plan: HostPlan, again: str) -> Issue:
     """A host that was rebooted and did not come back within its time limit."""
     limit = ((plan.spec.get("parts") or {}).get("nvidia_driver") or {}).get("reboot", {}).get("timeout")
     within = f" within {limit} s (nvidia_driver_reboot_timeout)" if limit else ""
@@ -671,15 +691,18 @@ def not_back_issue(host: str, issue: Issue, plan: HostPlan, run: str) -> Issue:
         host=host,
         message=f"did not come back from its reboot{within}",
         because=[issue.message.partition(": ")[2] or issue.message, *issue.because][:4],
-        hint=f"look at its console; when it is up, go on: provision apply --resume {run}",
+        hint=f"look at its console; when it is up, go on: {again}",
     )
 
 
-def reboot_issue(host: str, because: list[str], why_left: Sequence[str] = (), run: str = "last") -> Issue:
-    """What is left to the owner of a host whose reboot is not ours to do. why_left: what kept us from it, if not the owner."""
+def reboot_issue(host: str, because: list[str], why_left: Sequence[str] = (), again: str = "") -> Issue:
+    """What is left to the owner of a host whose reboot is not ours to do. why_left: what kept us from it, if not the owner.
+
+    again: the command that goes on with the run.
+    """
     hint = "reboot it when it suits, then run: provision verify"
     if why_left:
-        hint = f"reboot it when it suits, then go on: provision apply --resume {run}"
+        hint = f"reboot it when it suits, then go on: {again}"
     return Issue(
         code="reboot.needed",
         host=host,

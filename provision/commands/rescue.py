@@ -302,6 +302,11 @@ class _Run:
             self.talk.end()
         self.seconds += result.seconds
         self.interrupted = result.interrupted
+        middle = [name for name, outcome in result.hosts.items() if outcome.status == "interrupted"]
+        for name, still in left_behind.still_running(self.fleet, middle).items():
+            issue = result.hosts[name].issue
+            if issue is not None:
+                issue.because.append(still)
         for name in names:
             self._take(name, result.hosts[name], answers[name])
 

@@ -111,6 +111,8 @@ class EnvsDocument(Document):
 class PlanDocument(Document):
     schema_id: str = Field(default="provision/plan/1", alias="schema")
     hosts: dict[str, HostPlan] = Field(default_factory=dict)
+    # of a rollback: hosts of the run before it that stay as they are -> why
+    left_out: dict[str, str] = Field(default_factory=dict)
 
 
 class VerifiedHost(BaseModel):
@@ -152,7 +154,7 @@ class AppliedHost(BaseModel):
     wave: int | None = None
     # another boot answers: recognised by its boot_id
     rebooted: bool = False
-    # of busy: the processes on the GPUs
+    # of busy: the processes on the GPUs; of interrupted: where it was, and what still runs there
     because: list[str] = Field(default_factory=list)
     # what became of its hooks; None: there was none to run
     drain: Literal["ok", "failed"] | None = None
@@ -170,6 +172,8 @@ class AppliedWave(BaseModel):
 class ApplyDocument(Document):
     schema_id: str = Field(default="provision/apply/1", alias="schema")
     hosts: dict[str, AppliedHost] = Field(default_factory=dict)
+    # of a rollback: hosts of the run before it that stay as they are -> why
+    left_out: dict[str, str] = Field(default_factory=dict)
     waves: list[AppliedWave] = Field(default_factory=list)
     # why no further wave was begun
     stopped: str | None = None

@@ -108,6 +108,11 @@ class Inventory:
         return next(host for host in self.hosts if host.name == name)
 
 
+def absolute_file(text: str) -> str:
+    """``@file`` with its whole path: Ansible would look for it beside our playbooks."""
+    return f"@{Path(text.strip()[1:]).expanduser().absolute()}" if text.lstrip().startswith("@") else text
+
+
 class Loading:
     """An inventory that is being read; result() waits for it."""
 
@@ -127,7 +132,7 @@ class Loading:
         request = {
             "sources": list(sources) if sources else None,
             "limit": limit,
-            "extra_vars": [text for text in given if text and text != "{}"],
+            "extra_vars": [absolute_file(text) for text in given if text and text != "{}"],
             "vault_password": vault_password,
             "vault_password_files": self._vault_files,
             "basedir": str(ROOT / "playbooks"),

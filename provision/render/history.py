@@ -9,10 +9,10 @@ from rich.table import Table
 
 from provision.commands.history import HistoryDocument, HostHistory
 from provision.render.base import Text, columns, headline, indented
-from provision.render.text import STATUS_TEXTS, STYLES, grouped, listed, plural
-from provision.runs.history import HostRecord, InventoryState, Judged, LockState, Run, describe_changes
+from provision.render.text import STATUS_TEXTS, STYLES, format_hosts, grouped, listed, plural
+from provision.runs.history import HostRecord, InventoryState, Judged, LockState, Run, Session, describe_changes
 
-_STATES = {"done": "green", "failed": "bold red", "cut off": "yellow", "at work": "cyan"}
+_STATES = {"done": "green", "failed": "bold red", "interrupted": "yellow", "cut off": "yellow", "at work": "cyan"}
 _SHOWN_PACKAGES = 4
 
 
@@ -62,7 +62,8 @@ def _counted(run: Run) -> str:
 
 def _what(run: Run) -> str:
     shown = list(dict.fromkeys(describe_changes(record.packages) for record in run.hosts.values()))
-    parts = [*(["back before another run"] if "--rollback" in run.command else []), *filter(None, shown[:2])]
+    parts = ["back before another run"] if "--rollback" in run.command else []
+    parts += [*filter(None, shown[:2]), *([f"{len(run.sessions)} sessions"] if len(run.sessions) > 1 else [])]
     return "; ".join([*parts, *(["and more"] if len(shown) > 2 else [])])
 
 
@@ -78,15 +79,31 @@ def _one(run: Run, verbosity: int) -> Iterable[RenderableType]:
         ("folder", run.folder or ""),
     ]
     yield columns([(word, shown) for word, shown in rows if shown])
+    if len(run.sessions) > 1:
+        yield columns([_session(number, session, run) for number, session in enumerate(run.sessions, 1)])
     for names, record in grouped(run.hosts.items(), _alike):
         yield from _record(names, record, verbosity)
     for names, status in grouped(run.left_alone.items(), lambda status: status):
         yield headline(names, status, "left alone")
-    if run.ended is None:
-        again = f"to go on where it was cut off: provision apply --resume {short(run.run)}"
-        yield Text("it is at work on this machine" if run.active else again, style="dim")
-    elif any(record.packages for record in run.hosts.values()):
+    if run.state in ("cut off", "interrupted"):
+        yield Text(f"to go on where it was cut off: provision apply --resume {short(run.run)}", style="dim")
+    elif run.active:
+        yield Text("it is at work on this machine", style="dim")
+    if run.ended is not None and any(record.packages for record in run.hosts.values()):
         yield Text(f"back to before it: provision apply --rollback {short(run.run)}", style="dim")
+
+
+def _session(number: int, session: Session, run: Run) -> tuple[str, str]:
+    """A session of a run: when, by whom if not by the same person, and what it left hosts as."""
+    at_work = run.active and number == len(run.sessions)
+    ended = "" if session.ended else "at work" if at_work else "cut off"
+    who = session.who if session.who != run.who else ""
+    statuses: dict[str, list[str]] = {}
+    for name, status in session.hosts.items():
+        statuses.setdefault(STATUS_TEXTS.get(status, status), []).append(name)
+    hosts = "; ".join(f"{status}: {format_hosts(names)}" for status, names in statuses.items())
+    until = f" to {when(session.ended)}" if session.ended else ""
+    return f"session {number}", ", ".join(filter(None, (f"{when(session.started)}{until}", who, ended, hosts)))
 
 
 def _alike(record: HostRecord) -> object:

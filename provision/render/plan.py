@@ -18,6 +18,7 @@ _ORDER = (
     ("blocked", "blocked"),
     ("unreachable", "unreachable"),
     ("failed", "failed"),
+    ("left_out", "left out"),
 )
 # Choices that the one-line summary tells already; their reasons come with -v.
 _MINOR = ("version", "variant")
@@ -43,8 +44,10 @@ def view(document: PlanDocument, verbosity: int) -> Iterable[RenderableType]:
             yield from _in_short(names, plan)
     if not verbosity and any(host.steps for host in document.hosts.values()):
         yield Text("-v tells every choice and every package", style="dim")
-    counts = format_counts((host.status for host in document.hosts.values()), _ORDER)
-    yield Text(f"plan: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
+    for names, why in grouped(document.left_out.items(), lambda why: why):
+        yield headline(names, "left_out", why)
+    statuses = [*(host.status for host in document.hosts.values()), *("left_out" for _ in document.left_out)]
+    yield Text(f"plan: {plural(len(statuses), 'host')}: {format_counts(statuses, _ORDER)}", style="bold")
 
 
 def _same(plan: HostPlan) -> object:

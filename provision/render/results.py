@@ -38,6 +38,7 @@ _APPLIED = (
     ("unreachable", "unreachable"),
     ("interrupted", "interrupted"),
     ("not_started", "not started"),
+    ("left_out", "left out"),
 )
 _BROKE_OFF = ("failed", "unreachable")
 # From so many different results on, hosts that are well take one line each.
@@ -127,10 +128,13 @@ def applied(document: ApplyDocument, verbosity: int) -> Iterable[RenderableType]
     for names, host in grouped(document.hosts.items(), _done):
         yield headline(names, host.status, host.summary, everything=bool(verbosity))
         yield from _host(host, verbosity)
+    for names, why in grouped(document.left_out.items(), lambda why: why):
+        yield headline(names, "left_out", why)
     yield from _waves(document)
-    counts = format_counts((in_part(host) for host in document.hosts.values()), _APPLIED)
+    statuses = [*(in_part(host) for host in document.hosts.values()), *("left_out" for _ in document.left_out)]
+    counts = format_counts(statuses, _APPLIED)
     seconds = f" in {document.seconds:.0f} s" if document.seconds else ""
-    yield Text(f"apply: {plural(len(document.hosts), 'host')}{seconds}: {counts}", style="bold")
+    yield Text(f"apply: {plural(len(statuses), 'host')}{seconds}: {counts}", style="bold")
     spared = [name for name, host in document.hosts.items() if host.untouched and host.status in _BROKE_OFF]
     if spared:
         yield Text(f"nothing was changed this time on {format_hosts(spared)}")

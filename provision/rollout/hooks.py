@@ -65,8 +65,8 @@ def hooks_of(host: str, values: Mapping[str, Any]) -> dict[str, Hook]:
     return found
 
 
-def judge(phase: str, host: str, hook: Hook, answer: Mapping[str, Any], run: str) -> Issue | None:
-    """Return what is wrong with a hook that ran, None for one that did its work. answer: of hookrun.run."""
+def judge(phase: str, host: str, hook: Hook, answer: Mapping[str, Any], again: str) -> Issue | None:
+    """Return what is wrong with a hook that ran, None for one that did its work. answer: of hookrun.run; again: see failed."""
     if answer["rc"] == 0:
         return None
     if answer["timed_out"]:
@@ -78,12 +78,12 @@ def judge(phase: str, host: str, hook: Hook, answer: Mapping[str, Any], run: str
     else:
         how = f"ended with {answer['rc']}"
     return failed(
-        phase, host, hook, how, [line for line in str(answer["output"]).splitlines() if line.strip()][-6:], run
+        phase, host, hook, how, [line for line in str(answer["output"]).splitlines() if line.strip()][-6:], again
     )
 
 
-def failed(phase: str, host: str, hook: Hook, how: str, because: list[str], run: str) -> Issue:
-    """What a hook that did not do its work means for its host."""
+def failed(phase: str, host: str, hook: Hook, how: str, because: list[str], again: str) -> Issue:
+    """What a hook that did not do its work means for its host. again: the command that goes on with the run."""
     where = "here" if hook.on == "controller" else "on the host"
     program = hook.command[0]
     if phase == "drain":
@@ -92,12 +92,12 @@ def failed(phase: str, host: str, hook: Hook, how: str, because: list[str], run:
             host=host,
             message=f"not drained, so left alone: {program} ({where}) {how}",
             because=because,
-            hint=f"mend the hook (gpu_rollout_drain), then: provision apply --resume {run}",
+            hint=f"mend the hook (gpu_rollout_drain), then: {again}",
         )
     return Issue(
         code="rollout.resume_failed",
         host=host,
         message=f"STILL DRAINED: the resume hook {program} ({where}) {how}",
         because=because,
-        hint=f"resume it by hand, or have it tried again: provision apply --resume {run}",
+        hint=f"resume it by hand, or have it tried again: {again}",
     )

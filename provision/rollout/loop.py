@@ -334,7 +334,7 @@ class Rollout:
                 continue
             more = beyond([*self._before.get(name, ()), self.agreed[name]], plan)
             if more:
-                self._take({name: rollout_summary.differs(plan, more, self.store.state.run)}, wave=None)
+                self._take({name: rollout_summary.differs(plan, more, self.store.state.again)}, wave=None)
             elif plan.reboot.blocked_by:
                 busy[name] = plan.reboot.blocked_by
             else:

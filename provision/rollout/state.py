@@ -1,19 +1,20 @@
 """The state of a run on disk: written whole and atomically after each event, so that --resume finds it after a kill -9.
 
-``state.json`` lies in the run's folder. It has no values of variables and no passwords: names of hosts, what became of
-them, and where the inventory was.
+``state.json`` lies in the run's folder: names of hosts, what became of them, and how the run was started, as far as that
+is no secret.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -86,11 +87,19 @@ class WaveState(BaseModel):
 
 
 class Where(BaseModel):
-    """Where the inventory was, and what was given besides: names only, since values may be secrets."""
+    """How a run was started: --resume starts it in the same way. extra_vars: names of variables whose values may be secrets."""
 
     sources: list[str] = Field(default_factory=list)
     limit: str | None = None
+    # of -e: what is no secret, and files, which are read again
+    values: dict[str, Any] = Field(default_factory=dict)
+    files: list[str] = Field(default_factory=list)
     extra_vars: list[str] = Field(default_factory=list)
+    vault_password_files: list[str] = Field(default_factory=list)
+    # options that ask for a password
+    asks: list[str] = Field(default_factory=list)
+    forks: int | None = None
+    run_dir: str | None = None
 
 
 class RunState(BaseModel):
@@ -115,6 +124,8 @@ class RunState(BaseModel):
     total: int = 0
     waves: list[WaveState] = Field(default_factory=list)
     hosts: dict[str, HostState] = Field(default_factory=dict)
+    # of a rollback: hosts of the run before it that stay as they are -> why
+    left_out: dict[str, str] = Field(default_factory=dict)
     # why no further wave was begun
     stopped: str | None = None
     # UTC; None while it runs, or after a kill
@@ -133,6 +144,26 @@ class RunState(BaseModel):
         """Return how many canaries are still to be done: canaries that were proven are not chosen again."""
         proven = sum(host.canary and host.status in DONE for host in self.hosts.values())
         return max(0, self.options.canary - proven)
+
+    @property
+    def again(self) -> str:
+        """The command that goes on with it, as it has to be typed. Secrets are not kept, so they have to be given again."""
+        words = ["provision", "apply", "--resume", self.run]
+        if self.where.run_dir:
+            words += ["--run-dir", self.where.run_dir]
+        # A shell refuses the bracket: nobody goes on with a placeholder by accident.
+        secrets = [f"-e <{name}=...>" for name in self.where.extra_vars]
+        return " ".join([shlex.join([*words, *self.where.asks]), *secrets])
+
+    def cut_off(self) -> str | None:
+        """Why its last session did not come to its end; None where it did."""
+        if self.ended is not None or self.process is None:
+            return None
+        if self.controller != socket.gethostname():
+            return f"it was started on {self.controller}, and did not end there"
+        if self.process.boot_id != own_boot_id():
+            return "this machine was restarted or lost power in the middle of it"
+        return f"its process ({self.process.pid}) was killed"
 
     def count(self) -> str:
         done = sum(host.status in DONE for host in self.hosts.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from provision.documents import AppliedHost
@@ -126,14 +126,14 @@ def refused(plan: HostPlan, issue: Issue) -> Outcome:
     return _outcome("blocked", issue.message, Exit.REFUSED, issue)
 
 
-def differs(plan: HostPlan, more: Sequence[str], run: str) -> Outcome:
-    """A host whose plan has become another one than was agreed to."""
+def differs(plan: HostPlan, more: Sequence[str], again: str) -> Outcome:
+    """A host whose plan has become another one than was agreed to. again: the command that goes on with the run."""
     issue = Issue(
         code="apply.plan_changed",
         host=plan.host,
         message="its plan is no longer the one that was agreed to",
         because=[f"now also: {line}" for line in more[:6]] + ([f"and {len(more) - 6} more"] if len(more) > 6 else []),
-        hint=f"look at the new plan and agree to it: provision apply --resume {run}",
+        hint=f"look at the new plan and agree to it: {again}",
     )
     return _outcome("blocked", issue.message, Exit.REFUSED, issue)
 
@@ -184,7 +184,29 @@ def stopped(state: RunState) -> Issue | None:
         code="rollout.stopped",
         message=f"the rollout was stopped: {state.stopped}",
         because=because,
-        hint=f"mend what failed, then go on with the rest: provision apply --resume {state.run}",
+        hint=f"mend what failed, then go on with the rest: {state.again}",
+    )
+
+
+def interruption(state: RunState, left: Mapping[str, Sequence[str]], *, check: bool = False) -> Issue:
+    """What is done, what is in the middle and what still runs there, and how to go on, after a run was interrupted.
+
+    left: host -> where it was in its change, and what still runs.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, host in state.hosts.items():
+        if host.status in ("running", "interrupted"):
+            where = "; ".join(left.get(name) or ["its change was begun, and is not proven"])
+            groups.setdefault(f"in the middle: {{}}: {where}", []).append(name)
+        else:
+            status = "not_started" if host.status == "waiting" else host.status
+            groups.setdefault(f"{_STATUS_TEXTS.get(status, status)}: {{}}", []).append(name)
+    changed = not check and any(host.began for host in state.hosts.values())
+    return Issue(
+        code="run.interrupted",
+        message="interrupted" if changed else "interrupted: nothing was changed",
+        because=[shown.replace("{}", hosts(names, whole=True), 1) for shown, names in groups.items()],
+        hint="run the command again" if check else f"to go on: {state.again}",
     )
 
 
@@ -197,7 +219,7 @@ def owing(state: RunState) -> Issue | None:
         code="rollout.still_drained",
         message=f"still drained: {hosts(names, whole=True)}",
         because=["the resume hook failed there"],
-        hint=f"resume them by hand, or have it tried again: provision apply --resume {state.run}",
+        hint=f"resume them by hand, or have it tried again: {state.again}",
     )
 
 

@@ -165,6 +165,8 @@ class _Loading:
 
 
 _loading: list[_Loading] = []
+# how many plays of this process may have changed something
+plays = 0
 _loading_lock = threading.Lock()
 
 
@@ -215,6 +217,7 @@ def run_playbook(
     Ctrl-C is passed on once, waited for, and the result says what was done, with ``interrupted`` set.
     Raises HostFailedError when ansible-playbook cannot be started.
     """
+    global plays
     started = time.monotonic()
     names = list(hosts)
     log, events = run_dir / "ansible.log", run_dir / "events.jsonl"
@@ -231,6 +234,7 @@ def run_playbook(
                 break
             request = _request(playbook, inventory, names, extra_vars, forks, check, verbosity, pythons or {})
             process = _start(request, inventory, log, events)
+            plays += not check
             try:
                 on_start(process.pid)
                 _send_password(process, inventory.become_password)
@@ -240,7 +244,7 @@ def run_playbook(
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
     return RunResult(
-        hosts=state.outcomes(interrupted, _last_lines(log), run_dir),
+        hosts=state.outcomes(interrupted, _why_ended(process.returncode, log), run_dir),
         run_dir=run_dir,
         rc=process.returncode,
         interrupted=interrupted,
@@ -401,25 +405,41 @@ def _watch(
     process: subprocess.Popen[bytes], reader: Iterator[list[str]], state: _State, on_event: Callable[[Event], None]
 ) -> bool:
     """Follow the events until the process ends; return whether the user interrupted."""
-    interrupts = 0
+    signals: list[int] = []
+    answered = stops = 0
     deadline = float("inf")
-    while True:
-        try:
+    with _collected(signals):
+        ended = False
+        while not ended:
             ended = process.poll() is not None
             for line in next(reader):
                 event = _event(line)
                 if event is not None:
                     state.take(event)
                     on_event(event)
-            if ended:
-                return interrupts > 0
-            if time.monotonic() > deadline:
-                interrupts += 1
-                deadline = _stop(process, interrupts)
-            time.sleep(_POLL)
-        except KeyboardInterrupt:
-            interrupts += 1
-            deadline = _stop(process, interrupts)
+            new = len(signals) - answered
+            if not ended and (new or time.monotonic() > deadline):
+                answered += new
+                stops += new or 1
+                deadline = _stop(process, stops)
+            time.sleep(0 if ended else _POLL)
+    return bool(signals)
+
+
+@contextlib.contextmanager
+def _collected(signals: list[int]) -> Iterator[None]:
+    """Collect the signals that would raise KeyboardInterrupt: in the middle of an event that would lose it, and those after it."""
+    handled = {}
+    if threading.current_thread() is threading.main_thread():
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        handled = {number: signal.getsignal(number) for number in numbers if callable(signal.getsignal(number))}
+    try:
+        for number in handled:
+            signal.signal(number, lambda number, frame: signals.append(number))
+        yield
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
 
 
 def _event(line: str) -> Event | None:
@@ -444,6 +464,18 @@ def _complete_lines(read: Callable[[], str]) -> Iterator[list[str]]:
     while True:
         *lines, rest = (rest + read()).split("\n")
         yield lines
+
+
+def _why_ended(code: int, log: Path) -> list[str]:
+    """Why ansible-playbook ended before its hosts were done."""
+    if code >= 0:
+        return _last_lines(log)
+    because = [f"it was ended by signal {-code} ({signal.strsignal(-code)})"]
+    if -code == signal.SIGKILL:
+        because.append(
+            "Linux does that when memory runs out: dmesg names the process, and --forks changes fewer hosts at a time"
+        )
+    return because
 
 
 def _last_lines(log: Path) -> list[str]:
@@ -522,7 +554,7 @@ class _State:
             (self._stats or {}).pop(name, None)
         return names
 
-    def outcomes(self, interrupted: bool, last_lines: list[str], run_dir: Path) -> dict[str, HostOutcome]:
+    def outcomes(self, interrupted: bool, why: list[str], run_dir: Path) -> dict[str, HostOutcome]:
         """Return the final word on each host."""
         for name, outcome in self._hosts.items():
             numbers = (self._stats or {}).get(name)
@@ -531,14 +563,14 @@ class _State:
                 outcome.status, outcome.failed_task, outcome.issue = "ok", None, None
                 outcome.failed_action = None
             elif outcome.status in ("ok", "not_started") and numbers is None:
-                self._unfinished(name, outcome, interrupted, last_lines)
+                self._unfinished(name, outcome, interrupted, why)
             if outcome.status == "ok" and outcome.changed:
                 outcome.status = "changed"
             if outcome.issue is not None and outcome.issue.hint is None:
                 outcome.issue.hint = f"see {run_dir / 'ansible.log'}"
         return self._hosts
 
-    def _unfinished(self, name: str, outcome: HostOutcome, interrupted: bool, last_lines: list[str]) -> None:
+    def _unfinished(self, name: str, outcome: HostOutcome, interrupted: bool, why: list[str]) -> None:
         task = outcome.running_task
         if interrupted:
             message = f"interrupted in task {task!r}" if task else "interrupted before it was its turn"
@@ -548,7 +580,7 @@ class _State:
         else:
             outcome.status = "failed"
             message = "ansible-playbook ended before the host was done"
-            outcome.issue = Issue(code="engine.failed", host=name, message=message, because=last_lines)
+            outcome.issue = Issue(code="engine.failed", host=name, message=message, because=why)
 
 
 def is_reboot(event: Event) -> bool:

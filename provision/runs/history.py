@@ -1,7 +1,8 @@
 """What was done to hosts, by whom, with which inventory and lock: kept with each run on this machine, and on the hosts.
 
-A run's folder has ``history.json`` (who, what, and a record of each host), beside the plan, the events and the result, and
-``before.lock.yml``: what its hosts had before, as a lock, which is what a rollback holds them to.
+A run's folder has ``history.json`` (who, what, its sessions, and a record of each host), beside the plan, the events and the
+result, and ``before.lock.yml``: what its hosts had before, as a lock, which is what a rollback holds them to. Both are of the
+run: a session that goes on with it adds to what the earlier ones did, and replaces nothing of it.
 
 ``Recorder`` is the observer with which apply takes the hosts' locks and writes all this; ``runs`` reads it back.
 """
@@ -16,13 +17,20 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.probe.facts import is_interesting
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runrecord
-from provision.errors import Exit, Issue, UsageError
+from provision import remote
+from provision.documents import PlanDocument
+from provision.errors import Exit, Issue, ProvisionError, UsageError
+from provision.facts import Package
+from provision.inventory import Host
 from provision.lib import own_state
 from provision.lock.pin import path_of
+from provision.planning import read_facts
 from provision.rollout.observers import RunObserver
 from provision.rollout.state import FILE as STATE
 from provision.rollout.state import RunState
+from provision.runs.fleet import Silent, ask_all
 from provision.runs.run_lock import HostLocks, folder_of
 
 if TYPE_CHECKING:
@@ -35,6 +43,8 @@ BEFORE = "before.lock.yml"
 SCHEMA = "provision/history-run/1"
 # Nothing was done to a host with one of these: it gets no record.
 _UNTOUCHED = frozenset({"unchanged", "checked", "blocked", "busy", "skipped", "not_started"})
+# What was planned for a host with one of these is not what was done there.
+_UNFINISHED = frozenset({"failed", "interrupted", "unreachable"})
 
 
 class InventoryState(BaseModel):
@@ -87,6 +97,19 @@ class HostRecord(BaseModel):
     ended_by: str | None = None
 
 
+class Session(BaseModel):
+    """One session of a run: its first, or one that went on with it. ended: None while it lasts, or where it was cut off."""
+
+    started: str = ""
+    ended: str | None = None
+    exit_code: int | None = None
+    who: str = ""
+    inventory: InventoryState | None = None
+    lock: LockState | None = None
+    # what it left each host as
+    hosts: dict[str, str] = Field(default_factory=dict)
+
+
 class Run(BaseModel):
     """One run, as its folder on this machine tells it. ended: None while it goes on, or where it was cut off."""
 
@@ -107,6 +130,8 @@ class Run(BaseModel):
     hosts: dict[str, HostRecord] = Field(default_factory=dict)
     # host -> why: busy, blocked, …
     left_alone: dict[str, str] = Field(default_factory=dict)
+    # oldest first; none: an earlier version wrote it
+    sessions: list[Session] = Field(default_factory=list)
     folder: str | None = None
     # it goes on: its process is there
     active: bool = False
@@ -119,10 +144,15 @@ class Run(BaseModel):
 
     @property
     def state(self) -> str:
-        """done, failed (a host is not as it should be), at work, or cut off."""
+        """done, failed (a host is not as it should be), interrupted, at work, or cut off."""
         if self.ended is None:
             return "at work" if self.active else "cut off"
+        if self.exit_code == Exit.INTERRUPTED:
+            return "interrupted"
         return "done" if self.exit_code in (0, int(Exit.REBOOT_NEEDED)) else "failed"
+
+
+_OF_SESSION = {"started", "ended", "exit_code", "who", "inventory", "lock"}
 
 
 class Recorder(RunObserver):
@@ -145,8 +175,10 @@ class Recorder(RunObserver):
         self._fleet, self._plans, self._command, self._talk, self._force = fleet, plans, command, talk, force
         self._before = before or {}
         self._renewing, self._renews = ExitStack(), False
-        # hosts to let go -> their record
-        self._through: dict[str, dict[str, Any] | None] = {}
+        # hosts to let go
+        self._through: dict[str, AppliedHost] = {}
+        # of the sessions before this one
+        self._earlier: list[PlanDocument] = []
         self._issues: list[Issue] = []
 
     def begin(self, folder: Path) -> None:
@@ -164,16 +196,21 @@ class Recorder(RunObserver):
             "inventory": runrecord.inventory_state(place),
             "lock": runrecord.lock_state(path_of(values)),
         }
-        # Gone on with after it was cut off: what was done then is kept.
         earlier = own_state.take(folder / FILE, Run, self._talk.note)
         planned = [name for name, plan in self._plans.items() if plan.status == "changes"]
         self._run = Run.model_validate({**self._about, "planned": planned, "folder": str(folder)})
+        self._run.sessions = [Session.model_validate(self._run.model_dump(include=_OF_SESSION))]
         if earlier is not None:
-            self._run.hosts, self._run.started = earlier.hosts, earlier.started
+            self._about["started"] = self._run.started = earlier.started
+            self._run.hosts, self._run.left_alone = earlier.hosts, earlier.left_alone
             self._run.planned = list(dict.fromkeys([*earlier.planned, *planned]))
+            before = earlier.sessions or [Session.model_validate(earlier.model_dump(include=_OF_SESSION))]
+            self._run.sessions = [*before, *self._run.sessions]
+            self._earlier = (plans_of(folder) or [])[: len(before)]
         self._save()
-        if self._before and not (folder / BEFORE).exists():
-            keep_before(self._before, folder / BEFORE)
+        state = own_state.read_or_none(folder / STATE, RunState)
+        begun = [name for name, host in state.hosts.items() if host.began] if state and earlier else []
+        keep_before({name: entry for name, entry in self._before.items() if name not in begun}, folder / BEFORE)
 
     def before_wave(self, wave: int, hosts: Sequence[str]) -> Mapping[str, Issue]:
         """Take the locks; the first time, begin to renew them."""
@@ -188,23 +225,9 @@ class Recorder(RunObserver):
 
     def after_host(self, host: str, result: AppliedHost) -> None:
         """Collect what is to be recorded; hosts of a wave are let go together, at the same time."""
-        record = None
-        if result.status not in _UNTOUCHED:
-            plan = self._plans.get(host)
-            packages = [change.model_dump() for change in plan.packages] if plan else []
-            whole = result.status not in ("failed", "interrupted", "unreachable")
-            record = runrecord.record(
-                self._about,
-                result.status,
-                packages if whole else [],
-                [check.model_dump() for check in result.checks] or None,
-                result.rebooted,
-                self._locks.took.get(host),
-            )
-            self._run.hosts[host] = HostRecord.model_validate(record)
-        elif result.status != "unchanged":
+        self._through[host] = result
+        if result.status in _UNTOUCHED - {"unchanged"} and host not in self._run.hosts:
             self._run.left_alone[host] = result.status
-        self._through[host] = record
         if self._locks.taken <= set(self._through):
             self._let_go()
 
@@ -214,13 +237,53 @@ class Recorder(RunObserver):
         self._renewing.close()
         document.warnings += [*self._locks.notes, *self._issues]
         self._run.ended, self._run.exit_code = runrecord.now(), document.exit_code
+        session = self._run.sessions[-1]
+        session.ended, session.exit_code = self._run.ended, self._run.exit_code
+        session.hosts = {name: document.hosts[name].status for name in self._plans if name in document.hosts}
         self._save()
 
     def _let_go(self) -> None:
-        records = {name: record for name, record in self._through.items() if record}
+        touched = {name: result for name, result in self._through.items() if result.status not in _UNTOUCHED}
+        changed = self._changed(touched)
+        records = {name: self._record(name, result, changed[name]) for name, result in touched.items()}
+        for name, record in records.items():
+            self._run.hosts[name] = HostRecord.model_validate(record)
+            self._run.left_alone.pop(name, None)
         self._issues += self._locks.give_back(records)
         self._through = {}
         self._save()
+
+    def _changed(self, touched: Mapping[str, AppliedHost]) -> dict[str, list[dict[str, Any]]]:
+        """Changes of packages on hosts since the run began: what its sessions planned, as far as it is there now.
+
+        A host that this session alone has changed, and changed to the end, has all of its plan: it is not read again.
+        """
+        found, unsure = {}, []
+        for name, result in touched.items():
+            plans = [document.hosts[name] for document in self._earlier if name in document.hosts]
+            found[name] = merged([*plans, *([self._plans[name]] if name in self._plans else [])])
+            if found[name] and (plans or result.status in _UNFINISHED):
+                unsure.append(name)
+
+        def read(host: Host, session: remote.Session) -> Mapping[str, Package]:
+            return read_facts(session.call, self._fleet.values[host.name]).packages
+
+        hosts = [host for host in self._fleet.hosts if host.name in unsure]
+        for name, answer in ask_all(self._fleet, hosts, "recording", read, Silent()).items() if hosts else ():
+            whole = touched[name].status not in _UNFINISHED
+            if not isinstance(answer, ProvisionError):
+                found[name] = present(found[name], answer, whole=whole)
+            elif not whole:
+                found[name] = []
+        return found
+
+    def _record(self, host: str, result: AppliedHost, packages: list[dict[str, Any]]) -> dict[str, Any]:
+        earlier = self._run.hosts.get(host)
+        checks = [check.model_dump() for check in result.checks] or None
+        took = self._locks.took.get(host) or (earlier.took_lock_of if earlier else None)
+        rebooted = result.rebooted or bool(earlier and earlier.rebooted)
+        record: dict[str, Any] = runrecord.record(self._about, result.status, packages, checks, rebooted, took)
+        return record
 
     def _save(self) -> None:
         own_state.write(self._folder / FILE, self._run.model_dump_json(by_alias=True, indent=1))
@@ -284,6 +347,43 @@ def meant(word: str, known: Sequence[str]) -> str | None:
     return nearest[0] if nearest else None
 
 
+# ---- what its sessions planned, and what came of it ----------------------------------------------------------------------
+
+
+def plans_of(folder: Path) -> list[PlanDocument] | None:
+    """Return the plans of a run's sessions, oldest first; None where there is none, or one that cannot be read."""
+    paths = sorted(folder.glob("plan*.json"), key=lambda path: (len(path.name), path.name))
+    found = [own_state.read_or_none(path, PlanDocument) for path in paths]
+    whole = [document for document in found if document is not None]
+    return whole if whole and len(whole) == len(found) else None
+
+
+def merged(plans: Iterable[HostPlan]) -> list[dict[str, Any]]:
+    """Changes of packages of one host over all plans: from what the first one found to what the last one wanted."""
+    found: dict[str, dict[str, Any]] = {}
+    for plan in plans:
+        for change in plan.packages:
+            first = found.get(change.name, {}).get("from_version", change.from_version)
+            found[change.name] = {**change.model_dump(), "from_version": first}
+    return [change for change in found.values() if change["from_version"] != change["version"]]
+
+
+def present(
+    changes: Sequence[dict[str, Any]], packages: Mapping[str, Package], *, whole: bool = False
+) -> list[dict[str, Any]]:
+    """Those changes that a host shows. packages: of its facts, which tell of those that matter to us.
+
+    whole: its plan was carried out to the end, which is what is known of other packages.
+    """
+    found = []
+    for change in changes:
+        row = packages.get(change["name"])
+        version = row.version if row and row.there else None
+        if version == change["version"] if is_interesting(change["name"].encode()) else whole:
+            found.append(change)
+    return found
+
+
 def describe_changes(packages: Iterable[tuple[str, str | None, str | None]]) -> str:
     """Say what changed: ``driver 580.95.05 to 580.126.20, 12 packages``."""
     rows = list(packages)
@@ -331,11 +431,12 @@ def _from_to(old: set[str], new: set[str]) -> str:
 
 
 def keep_before(entries: Mapping[str, Any], path: Path) -> None:
-    """Write what hosts had before a run as a lock, each host its own group: nothing is averaged."""
-    from provision.lock.model import Lock, dump
+    """Add what hosts had before a run touched them to its lock, each host its own group: nothing is averaged."""
+    from provision.lock.model import Lock, dump, load
 
-    lock = Lock(
-        groups={name: entry.group for name, entry in entries.items()},
-        hosts={name: entry.host.model_copy(update={"group": name}) for name, entry in entries.items()},
-    )
+    if not entries:
+        return
+    lock = load(path) if path.exists() else Lock()
+    lock.groups.update({name: entry.group for name, entry in entries.items()})
+    lock.hosts.update({name: entry.host.model_copy(update={"group": name}) for name, entry in entries.items()})
     own_state.write(path, dump(lock))

@@ -24,6 +24,9 @@ from provision.planning import read_facts
 from provision.runs import history, run_lock
 from provision.runs.fleet import Fleet, Silent, ask_all
 
+# From more hosts on, those with the same text are one line.
+_NUMBERED = 4
+
 
 def of_plan(plan: PlanDocument) -> set[str]:
     """Hosts of a plan that are as wanted, and have the lock of a run that has ended."""
@@ -67,6 +70,25 @@ def end(fleet: Fleet, names: Collection[str], base: Path) -> list[Issue]:
     return found
 
 
+def still_running(fleet: Fleet, names: Collection[str]) -> dict[str, str]:
+    """Ask hosts what goes on there although the run that began it was interrupted. With many hosts, processes are not numbered."""
+
+    def one(host: Host, session: remote.Session) -> str:
+        running = session.call("run.tasks", {})["running"]
+        if not running:
+            return "nothing of it runs there any more"
+        if len(hosts) > _NUMBERED:
+            running = [text.partition(" (")[0] for text in running]
+        return f"{', '.join(running)} still runs there and goes on to its end"
+
+    hosts = [host for host in fleet.hosts if host.name in names]
+    answers = ask_all(fleet, hosts, "asking what still runs", one, Silent()) if hosts else {}
+    return {
+        name: f"what runs there is not known: {answer.issue.message}" if isinstance(answer, ProvisionError) else answer
+        for name, answer in answers.items()
+    }
+
+
 def _record(host: str, was: Mapping[str, Any], installed: Mapping[str, Package], base: Path) -> dict[str, Any]:
     """What a run did to a host before it was cut off: of what it had planned, what is there now.
 
@@ -85,12 +107,9 @@ def _record(host: str, was: Mapping[str, Any], installed: Mapping[str, Package],
     run = _run(host, was["run"], base)
     if run is not None:
         about.update(run.model_dump(include={"inventory", "lock"}))
-        # Facts know the packages that matter to us; of others there is only the plan's word.
-        changed = [
-            change
-            for change in _planned(base / was["run"], host)
-            if change["name"] not in installed or installed[change["name"]].version == change["version"]
-        ]
+        plans = history.plans_of(base / was["run"]) or []
+        changed = history.merged([document.hosts[host] for document in plans if host in document.hosts])
+        changed = history.present(changed, installed, whole=True)
     return {**runrecord.record(about, "interrupted", changed), "ended_by": runlock.who()}
 
 
@@ -98,18 +117,6 @@ def _run(host: str, name: str, base: Path) -> history.Run | None:
     """The run of this machine with that name, if it was to change the host: the name is the host's word."""
     run = history.read(base / name) if run_record.is_name(name) else None
     return run if run is not None and host in run.planned and not run.active else None
-
-
-def _planned(folder: Path, host: str) -> list[dict[str, Any]]:
-    """Changes of packages that the sessions of a run had planned for a host."""
-    found: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.glob("plan*.json"), key=lambda path: (len(path.name), path.name)):
-        document = own_state.read_or_none(path, PlanDocument)
-        plan = document.hosts.get(host) if document else None
-        for change in plan.packages if plan else ():
-            first = found.get(change.name, {}).get("from_version", change.from_version)
-            found[change.name] = {**change.model_dump(), "from_version": first}
-    return list(found.values())
 
 
 def _describe(record: Any) -> str:

@@ -17,11 +17,14 @@ from provision.catalog import Catalog, load_catalog
 from provision.documents import PlanDocument
 from provision.errors import Exit, Issue, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts
+from provision.lib import own_state
 from provision.lock.make import Entry, Seen, entry
 from provision.lock.model import VARIABLE, Lock, load
 from provision.planning import failed_plan
+from provision.rollout.state import FILE as STATE
+from provision.rollout.state import RunState
 from provision.runs.fleet import Fleet
-from provision.runs.history import BEFORE, Run
+from provision.runs.history import BEFORE, Run, merged, plans_of
 
 # Wishes for versions: on the way back the lock's word counts, whatever the inventory asks for by now.
 _OPEN = {
@@ -83,13 +86,19 @@ def installed_toolkits(facts: Facts) -> list[str]:
 
 @dataclass(frozen=True)
 class Rollback:
-    """A run to go back before. lock: of what its hosts had; impossible: hosts of the run that cannot, and why."""
+    """A run to go back before. lock: of what its hosts had; impossible: hosts of the run that cannot, and why.
+
+    hosts: all that the run may have changed; which of them differ from the lock is the plan's business. left_out: the run's
+    other hosts, and why they have nothing to go back from. brought: names and versions of packages that it installed anew, by host.
+    """
 
     run: Run
     path: Path
     lock: Lock
     hosts: list[str] = field(default_factory=list)
     impossible: dict[str, ProvisionError] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    brought: dict[str, list[tuple[str, str | None]]] = field(default_factory=dict)
 
     def fleet(self, fleet: Fleet) -> Fleet:
         """The hosts of the run among those asked for, each held to what it had before.
@@ -110,7 +119,7 @@ class Rollback:
         return replace(fleet, inventory=replace(fleet.inventory, hosts=hosts), values=values)
 
     def refuse(self, planned: PlanDocument, asked: Collection[str], *, limited: bool = False) -> None:
-        """Put those hosts of the run into a plan that have nothing to go back to, as blocked; name those that are not asked.
+        """Put those hosts of the run into a plan that have nothing to go back to, as blocked; name all that are left out.
 
         limited: somebody chose hosts, so that others are missing on purpose.
         """
@@ -119,7 +128,12 @@ class Rollback:
                 planned.hosts[name] = failed_plan(name, error)
                 planned.errors += planned.hosts[name].blockers
         codes = [Exit(planned.exit_code), *(plan.exit_code for plan in planned.hosts.values())]
-        gone = [] if limited else sorted({*self.hosts, *self.impossible} - set(asked))
+        missing = [name for name in [*self.hosts, *self.impossible] if name not in asked]
+        planned.left_out = {
+            **self.left_out,
+            **(dict.fromkeys(missing, "it is not among the hosts of this call") if limited else {}),
+        }
+        gone = [] if limited else missing
         for name in gone:
             planned.errors.append(
                 Issue(
@@ -149,9 +163,8 @@ class Rollback:
             [],
             [],
         )
-        record = self.run.hosts[host]
         variables["cuda_toolkit_prune"] = any(
-            before is None and _is_toolkit(name, after) for name, before, after in record.packages
+            _is_toolkit(name, version) for name, version in self.brought.get(host, ())
         )
         return variables
 
@@ -171,7 +184,11 @@ def of_run(run: Run) -> Rollback:
             because=[f"{run.folder} has it"],
             hint="where its before.lock.yml is whole: provision apply --lock FILE",
         )
-    changed = {name: record for name, record in run.hosts.items() if record.packages or record.status != "done"}
+    if run.active:
+        raise RefusedError(
+            "run.active", f"{run.run} still goes on", hint="wait for its end, or end it with Ctrl-C there"
+        )
+    changed, left_out = _touched(run)
     if not changed:
         raise UsageError(
             "usage.rollback",
@@ -201,7 +218,35 @@ def of_run(run: Run) -> Rollback:
             )
         else:
             hosts.append(name)
-    return Rollback(run, path, lock, hosts, impossible)
+    brought = {name: [(row[0], row[2]) for row in rows if row[1] is None] for name, rows in changed.items()}
+    return Rollback(run, path, lock, hosts, impossible, left_out, brought)
+
+
+def _touched(run: Run) -> tuple[dict[str, list[tuple[str, str | None, str | None]]], dict[str, str]]:
+    """Return (host -> packages that the run changed there, or may have changed; its other hosts -> why they are out).
+
+    Judged by all sessions of the run: their plans, and its state, which says what was begun before it is begun.
+    """
+    folder = Path(run.folder or ".")
+    state = own_state.read_or_none(folder / STATE, RunState)
+    plans = plans_of(folder)
+    changed: dict[str, list[tuple[str, str | None, str | None]]] = {}
+    left_out: dict[str, str] = {}
+    for name in dict.fromkeys([*(state.hosts if state else ()), *run.planned, *run.hosts, *run.left_alone]):
+        record = run.hosts.get(name)
+        found = merged([document.hosts[name] for document in plans or () if name in document.hosts])
+        rows = [(change["name"], change["from_version"], change["version"]) for change in found]
+        rows = rows or (record.packages if record else [])
+        begun = record is not None or (
+            state.hosts[name].began if state and name in state.hosts else name not in run.left_alone
+        )
+        if not begun:
+            left_out[name] = "the run did not change it"
+        elif rows or (plans is None and (record is None or record.status != "done")):
+            changed[name] = rows
+        else:
+            left_out[name] = "the run changed no package there"
+    return changed, left_out
 
 
 def before_of(fleet: Fleet) -> tuple[dict[str, Entry], Callable[[str, Any], None]]:

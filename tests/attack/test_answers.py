@@ -387,6 +387,7 @@ SAMPLES = [
     ("conda.size", {}, {"/opt/conda": {"total": 5, "own": 4}, "/x": None}),
     ("run.hook", {}, {"rc": 0, "output": "", "timed_out": False, "seconds": 0.1}),
     ("apt.settle", {}, {"settled": True, "seconds": 0.0}),
+    ("run.tasks", {}, {"running": ["conda (process 5)"]}),
     ("rescue.snapshot", {"op": "list"}, {"snapshots": [{"id": "x", "made": "y"}]}),
     ("mirror.store", {"op": "fetch"}, {"done": [{"path": "p", "sha256": "s", "size": 1}], "left": [], "refused": []}),
 ]

@@ -1,6 +1,7 @@
 """Two people at once on simulated hosts: who has a host's lock, when it is stale, and what is left of it and of the run."""
 
 import json
+import re
 import shlex
 import signal
 import time
@@ -184,3 +185,46 @@ def test_rollback_brings_back_what_was_there(fleet):
     command.run("verify")
     command.run("plan")
     assert "--rollback" in records(host)[0]["command"]
+
+
+def test_interrupted_gone_on_with_and_taken_back(fleet):
+    """Three hosts: Ctrl-C in the first one's transaction, which goes on; resumed; each host has its packages of before again."""
+    names = ("gpu01", "gpu02", "gpu03")
+    command = fleet(
+        *(
+            {"name": name, "gpus": ["RTX 4090"], "nouveau": False, "installed": ["595 open signed held"]}
+            for name in names
+        )
+    )
+    hosts = {name: command.lab.host(name) for name in names}
+    command.run("apply", "--yes")
+    before = {name: (driver_packages(host), holds(host)) for name, host in hosts.items()}
+    command.lab.publish("drivers")
+    process = command.start("apply", "--yes", "--canary", "1", "--batch", "1", "-e", "nvidia_driver_update=true")
+    deadline = time.monotonic() + 180
+    first = None
+    while first is None and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        first = next((name for name, host in hosts.items() if host.run("pgrep -x dpkg", check=False).stdout), None)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 130 and said.count("error: ") == 1, said
+    flat = " ".join(said.split())
+    assert (
+        f"in the middle: {first}: in 'Change packages and holds, in one transaction'; the change of packages" in flat
+    ), said
+    assert "still runs there" in flat and "not begun: " in flat, said
+    hint = re.search(r"to go on: provision (apply --resume \S+)", flat)
+    assert hint, said
+
+    command.run(*hint[1].split(), "--yes")
+    after = {name: (driver_packages(host), holds(host)) for name, host in hosts.items()}
+    assert all(after[name] != before[name] for name in names)
+    (run,) = command.json("history", "last")["runs"]
+    assert len(run["sessions"]) == 2 and {host["status"] for host in run["hosts"].values()} == {"done"}
+    for name in names:
+        moved = {row[0] for row in run["hosts"][name]["packages"]}
+        assert {n for n, version in after[name][0].items() if before[name][0].get(n) != version} <= moved
+    document = command.json("apply", "--rollback", "last", "--yes")
+    assert {host["status"] for host in document["hosts"].values()} == {"done"} and set(document["hosts"]) == set(names)
+    assert {name: (driver_packages(host), holds(host)) for name, host in hosts.items()} == before

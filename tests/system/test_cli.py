@@ -238,7 +238,7 @@ def test_interrupt_is_130(capsys, monkeypatch, fleet, number):
     monkeypatch.setattr(scan_command, "run", slow)
     code, out, err = run(capsys, *fleet, "scan")
     assert (code, out) == (130, "")
-    assert err.startswith("error: interrupted")
+    assert err.splitlines() == ["error: interrupted: nothing was changed", "  hint: run the command again"]
     assert run_json(capsys, *fleet, "scan")["errors"][0]["code"] == "run.interrupted"
 
 

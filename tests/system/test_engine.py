@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -192,6 +193,39 @@ def test_ctrl_c_is_passed_on_and_told(tmp_path):
     assert (host.status, host.exit_code) == ("interrupted", 130)
     assert "Be slow" in host.issue.message
     assert not [pid for pid in Path("/proc").glob("[0-9]*") if str(tmp_path / "play.yml") in _cmdline(pid)]
+
+
+def test_an_interrupt_in_the_middle_of_an_event_loses_none(tmp_path):
+    started = [{"event": "host_start", "host": name, "task": "Install"} for name in "ab"]
+    (tmp_path / "events").write_text("".join(json.dumps(event) + "\n" for event in started))
+    state, ended = engine._State(["a", "b"]), iter([None, 0])
+    process = SimpleNamespace(poll=lambda: next(ended, 0))
+    with (tmp_path / "events").open() as lines:
+        reader = engine._complete_lines(lines.read)
+        interrupted = engine._watch(process, reader, state, lambda event: os.kill(os.getpid(), signal.SIGINT))
+    assert interrupted
+    outcomes = state.outcomes(interrupted, [], tmp_path)
+    assert {name: outcome.running_task for name, outcome in outcomes.items()} == {"a": "Install", "b": "Install"}
+    assert {outcome.status for outcome in outcomes.values()} == {"interrupted"}
+
+
+def test_ansible_that_was_killed_is_told_as_that(tmp_path):
+    def kill(event):
+        if event["event"] == "host_start" and event["task"] == "Be slow":
+            for child in _children():
+                os.kill(int(child), signal.SIGKILL)
+
+    result = play(tmp_path, WAIT, on_event=kill)
+    host = result.hosts["a"]
+    assert host.status == "failed" and host.issue.because[0] == "it was ended by signal 9 (Killed)"
+    assert "memory" in host.issue.because[1]
+
+
+def _children():
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        found += (task / "children").read_text().split()
+    return [pid for pid in found if "playbook.py" in _cmdline(Path("/proc", pid))]
 
 
 def _cmdline(pid: Path) -> str:

@@ -21,6 +21,7 @@ from provision.lib.findings import Check
 from provision.lock.model import load
 from provision.parts.plan import HostPlan, PackageChange
 from provision.render import history as history_view
+from provision.rollout.state import HostState, RunState
 from provision.runs import engine, history, rollback
 from provision.runs import run_lock as locks
 from provision.runs.fleet import Silent, fleet_of
@@ -150,12 +151,20 @@ class Host:
 
     def __init__(self, folder):
         self.lock, self.history = str(folder / "lock.json"), str(folder / "history")
+        self.packages = {name: {"version": old} for name, old, _ in ROWS if old}
+
+    def change(self, count):
+        """Carry out the first so many of ROWS."""
+        for name, old, new in ROWS[:count]:
+            self.packages[name] = {"version": new} if new else {"version": old, "status": "rc"}
 
     def call(self, module, args, *, timeout=60):
         args = dict(args)
         if module == "run.lock":
             op = {"acquire": run_lock.acquire, "renew": run_lock.renew}[args.pop("op")]
             return op(**args, path=self.lock)
+        if module == "probe.facts":
+            return {"host": {}, "packages": self.packages}
         if args["op"] == "read":
             told = run_record.read(args["newest"], self.history)
             return {**told, "lock": run_lock.read(self.lock)}
@@ -220,10 +229,53 @@ def test_a_run_from_its_beginning_to_its_end(hosts, tmp_path):
     (run,) = history.runs(base)
     assert (run.state, run.exit_code, run.planned, run.left_alone) == ("failed", 1, ["a", "b", "c"], {"b": "busy"})
     assert run.hosts["a"].packages == ROWS and run.hosts["a"].verify.passed == 1 and run.hosts["a"].rebooted
-    assert run.hosts["c"].packages == [], "of a host that failed it is not known what changed"
+    assert run.hosts["c"].packages == [], "of a host that failed only that is recorded which is there"
     assert run_record.read(folder=hosts["a"].history)["runs"][0]["status"] == "done"
     assert run_record.read(folder=hosts["b"].history)["runs"] == []
     assert document.warnings == []
+
+
+@pytest.mark.parametrize("how", ["ended", "killed"])
+def test_a_run_that_goes_on_keeps_what_its_first_session_did_and_found(hosts, tmp_path, monkeypatch, how):
+    """a: packages changed, and interrupted; b: not begun, and moved by somebody else before it is."""
+    where = folder(tmp_path / "runs")
+    old = {name: rollback.entry_before(name, before(), {}) for name in "ab"}
+    first = recorder("ab", before=old)
+    (where / "plan.json").write_text(PlanDocument(hosts=plans("a", "b")).to_json())
+    first.begin(where)
+    first.before_wave(1, ["a"])
+    hosts["a"].change(1)
+    if how == "ended":
+        first.after_host("a", AppliedHost(status="interrupted", rebooted=True))
+        first.at_end(ApplyDocument(exit_code=130, hosts={"a": AppliedHost(status="interrupted")}))
+        (run,) = history.runs(where.parent)
+        assert run.state == "interrupted" and run.hosts["a"].packages == ROWS[:1]
+    states = {"a": HostState(status="running", began=True), "b": HostState()}
+    (where / "state.json").write_text(RunState(hosts=states, sessions=2).model_dump_json(by_alias=True))
+
+    hosts["a"].change(3)
+    now = {name: rollback.entry_before(name, host(["H100"], "580-server 580.142 open signed"), {}) for name in "ab"}
+    second = recorder("ab", before=now)
+    second._plans = {"a": HostPlan(host="a", status="changes", reboot={"needed": True}), **plans("b")}
+    (where / "plan-2.json").write_text(PlanDocument(hosts=second._plans).to_json())
+    second.begin(where)
+    second.before_wave(1, ["a", "b"])
+    hosts["b"].change(3)
+    done = {name: AppliedHost(status="done") for name in "ab"}
+    for name, result in done.items():
+        second.after_host(name, result)
+    second.at_end(ApplyDocument(hosts=done))
+    (run,) = history.runs(where.parent)
+    assert run.state == "done" and {name: run.hosts[name].packages for name in "ab"} == {"a": ROWS, "b": ROWS}
+    assert run.hosts["a"].rebooted is (how == "ended") and not run.left_alone
+    assert run_record.read(folder=hosts["a"].history)["runs"][0]["packages"] == [list(row) for row in ROWS]
+    assert [session.exit_code for session in run.sessions] == [130 if how == "ended" else None, 0]
+    assert run.sessions[1].hosts == dict.fromkeys("ab", "done") and run.started == run.sessions[0].started
+    lock = load(where / history.BEFORE)
+    versions = {name: lock.for_host(name).group.driver.version for name in "ab"}
+    assert versions == {"a": "580.126.20", "b": "580.142"}, "what each had before the run touched it"
+    shown = _shown(command.one_run("last", where.parent))
+    assert "session 1" in shown and "session 2" in shown and ("cut off" in shown) is (how == "killed"), shown
 
 
 def test_a_host_of_another_run_is_left_alone_and_a_lock_can_be_broken(hosts, tmp_path):

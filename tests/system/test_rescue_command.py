@@ -265,11 +265,15 @@ def test_a_failed_play_is_read_again(world):
     assert [error.code for error in done.errors] == ["apt.dpkg_failed"]
 
 
-def test_interrupted(world):
+def test_interrupted(world, monkeypatch):
+    monkeypatch.setattr(
+        rescue.left_behind, "still_running", lambda fleet, names: dict.fromkeys(names, "dpkg still runs there")
+    )
     issue = Issue(code="run.interrupted", host="gpu01", message="interrupted", hint="again")
     world.failed["gpu01"] = HostOutcome(status="interrupted", issue=issue)
     done = world.run(world.host("gpu01", [HALF]))
     assert (done.exit_code, done.hosts["gpu01"].status) == (130, "interrupted")
+    assert done.errors[0].because == ["dpkg still runs there"]
 
 
 def test_the_view(world, capsys):

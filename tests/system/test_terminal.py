@@ -35,7 +35,11 @@ PLAY = """
 """
 
 
-def test_ctrl_c_in_the_middle_of_apply(tmp_path):
+def in_a_terminal(tmp_path, keys):
+    """Run the program in a terminal of its own; return (what it showed, exit code, seconds after the last key, settings as before).
+
+    keys: [(what is waited for, what is typed then)].
+    """
     (tmp_path / "site.yml").write_text(PLAY)
     pid, terminal = pty.fork()
     if pid == 0:
@@ -45,7 +49,7 @@ def test_ctrl_c_in_the_middle_of_apply(tmp_path):
         os.environ.pop("ANSIBLE_CONFIG", None)
         os.execv(sys.executable, [sys.executable, "-c", PROGRAM])  # noqa: S606 - the terminal is the point
     before = termios.tcgetattr(terminal)
-    shown, answered, interrupted = b"", False, 0.0
+    shown, typed = b"", time.monotonic()
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if not select.select([terminal], [], [], 0.2)[0]:
@@ -56,23 +60,33 @@ def test_ctrl_c_in_the_middle_of_apply(tmp_path):
             # Linux: the other side is closed
             break
         shown += data
-        if b"[y/N]" in shown and not answered:
-            os.write(terminal, b"y\n")
-            answered = True
-        if b"Slow" in shown and not interrupted:
-            os.write(terminal, b"\x03")
-            interrupted = time.monotonic()
+        if keys and keys[0][0] in shown:
+            os.write(terminal, keys.pop(0)[1])
+            typed = time.monotonic()
     after = termios.tcgetattr(terminal)
     _, status = os.waitpid(pid, 0)
     text = shown.decode()
-    assert answered, text
-    assert interrupted, text
-    assert os.waitstatus_to_exitcode(status) == 130, text
-    assert time.monotonic() - interrupted < 15
-    assert before == after
+    assert not keys, text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h"), "the cursor is hidden"
-    assert "interrupted in task 'Slow'" in text
+    return text, os.waitstatus_to_exitcode(status), time.monotonic() - typed, before == after
+
+
+def test_ctrl_c_in_the_middle_of_apply(tmp_path):
+    text, code, seconds, as_before = in_a_terminal(tmp_path, [(b"[y/N]", b"y\n"), (b"Slow", b"\x03")])
+    assert (code, as_before) == (130, True), text
+    assert seconds < 15
+    plain = " ".join(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).split())
+    assert "error: interrupted because: in the middle: localhost: in 'Slow'; " in plain, plain
+    assert re.search(r"hint: to go on: provision apply --resume \S+ --run-dir \S+/runs", plain), plain
+    assert plain.count("hint:") == 1, "one way to go on"
     assert re.search(r"did\S* +\S*Quick", text)
     (result,) = Path(tmp_path / "runs").glob("*/result.json")
     document = json.loads(result.read_text())
     assert (document["exit_code"], document["hosts"]["localhost"]["status"]) == (130, "interrupted")
+
+
+def test_ctrl_c_at_the_question(tmp_path):
+    text, code, _, as_before = in_a_terminal(tmp_path, [(b"[y/N]", b"\x03")])
+    assert (code, as_before) == (130, True), text
+    assert "nothing was changed" in text and "cut off" not in text and not (tmp_path / "made").exists()
+    assert not (tmp_path / "runs").exists()

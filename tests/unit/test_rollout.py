@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import socket
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +26,7 @@ from provision.rollout import summary as rollout_summary
 from provision.rollout.agreed import beyond
 from provision.rollout.hooks import hooks_of
 from provision.rollout.options import RolloutOptions, parse, seconds
-from provision.rollout.state import DONE, HostState, Store, WaveState, Where, find, new_state
+from provision.rollout.state import DONE, HostState, Process, RunState, Store, WaveState, Where, find, new_state
 from provision.rollout.summary import duration
 from provision.rollout.waves import Kind, canaries, waves
 from provision.runs.engine import HostOutcome
@@ -367,7 +369,7 @@ def test_why_a_host_is_not_rebooted_now(host, policy, expected):
 
 def test_what_is_left_of_a_reboot_says_how_to_go_on():
     left = HostOutcome(status="changed", reboot_required=True, reboot_because=[gpu_users.OWN_MACHINE])
-    outcome = apply._outcome("gpu01", left, plan("gpu01"), False, "run-1")
+    outcome = apply._outcome("gpu01", left, plan("gpu01"), False, "provision apply --resume run-1")
     assert (outcome.status, outcome.code) == ("reboot_needed", 6)
     assert outcome.issues[0].because[0] == gpu_users.OWN_MACHINE
     assert "provision apply --resume run-1" in outcome.issues[0].hint
@@ -403,7 +405,11 @@ def test_a_host_that_failed_says_how_to_go_on_and_that_nothing_was_changed():
     names = ("a", "b")
     outcomes = {
         name: apply._outcome(
-            name, HostOutcome(status="failed", untouched=name == "a", issue=issue), plan(name), False, "run-1"
+            name,
+            HostOutcome(status="failed", untouched=name == "a", issue=issue),
+            plan(name),
+            False,
+            "provision apply --resume run-1",
         )
         for name in names
     }
@@ -449,3 +455,45 @@ def test_a_state_is_the_whole_old_one_or_the_whole_new_one(tmp_path, monkeypatch
     with pytest.raises(ProvisionError, match="disk full"):
         store.mark(["a"], "running")
     assert path.read_text() == before
+
+
+# ---- interrupted, and gone on with ------------------------------------------------------------------------------------
+
+
+def test_the_command_that_goes_on_is_whole_and_has_no_secret():
+    state = RunState(run="20260101T000000Z-apply-abcdef")
+    assert state.again == "provision apply --resume 20260101T000000Z-apply-abcdef"
+    state.where = Where(run_dir="/srv/my runs", asks=["-K"], extra_vars=["my_token"])
+    said = rollout_summary.interruption(state, {}).hint
+    assert said.startswith(f"to go on: provision apply --resume {state.run} --run-dir '/srv/my runs' -K -e <my_token=")
+
+
+def test_why_a_session_did_not_end(monkeypatch):
+    here = Process.of(os.getpid())
+    state = RunState(process=here, controller=socket.gethostname())
+    assert state.cut_off() == f"its process ({os.getpid()}) was killed"
+    monkeypatch.setattr("provision.rollout.state.own_boot_id", lambda: "another")
+    assert "restarted or lost power" in state.cut_off()
+    assert "started on desk" in state.model_copy(update={"controller": "desk"}).cut_off()
+    assert state.model_copy(update={"ended": "2026-01-01T00:00:00Z"}).cut_off() is None
+
+
+def test_an_interruption_is_said_once_with_what_is_done_and_what_still_runs():
+    hosts = {
+        "a": HostState(status="done", began=True),
+        "b": HostState(status="interrupted", began=True),
+        "c": HostState(status="running", began=True),
+        "d": HostState(status="not_started"),
+        "e": HostState(status="waiting"),
+    }
+    said = rollout_summary.interruption(RunState(run="r", hosts=hosts), {"b": ["in 'Install'", "apt still runs there"]})
+    assert said.message == "interrupted" and said.because == [
+        "done: a",
+        "in the middle: b: in 'Install'; apt still runs there",
+        "in the middle: c: its change was begun, and is not proven",
+        "not begun: d, e (2 hosts)",
+    ]
+    begun = {"d": hosts["d"], "e": hosts["e"]}
+    assert rollout_summary.interruption(RunState(hosts=begun), {}).message == "interrupted: nothing was changed"
+    said = rollout_summary.interruption(RunState(hosts=hosts), {}, check=True)
+    assert said.message == "interrupted: nothing was changed" and "--resume" not in said.hint

@@ -2,10 +2,14 @@
 
 import pytest
 
-from provision.errors import Exit, UsageError
+from provision.documents import PlanDocument
+from provision.errors import Exit, RefusedError, UsageError
+from provision.facts import Package
 from provision.lock.model import dump, parse
+from provision.parts.plan import HostPlan, PackageChange
+from provision.rollout.state import HostState, RunState
 from provision.runs.engine import HostOutcome
-from provision.runs.history import HostRecord, Run
+from provision.runs.history import HostRecord, Run, merged, present
 from provision.runs.rollback import BEFORE, of_run
 
 
@@ -67,3 +71,59 @@ def test_a_run_that_nobody_can_go_back_before_says_why(changes, words, tmp_path)
     with pytest.raises(UsageError, match=words) as refused:
         of_run(run_of(tmp_path).model_copy(update=changes))
     assert type(refused.value) is UsageError and refused.value.issue.hint
+
+
+def planned(name, *changes):
+    rows = [PackageChange(action="upgrade", name=n, from_version=old, version=new) for n, old, new in changes]
+    return HostPlan(host=name, status="changes" if rows else "converged", packages=rows)
+
+
+def test_a_host_that_an_earlier_session_changed_goes_back_whatever_the_last_one_recorded(tmp_path):
+    """a: interrupted in the first session, recorded as done without packages by the second; b: as wanted; c: never begun."""
+    (tmp_path / BEFORE).write_text(dump(parse(LOCK)))
+    first = {name: planned(name, ("nvidia-x", "1", "2"), ("cuda-toolkit-13-0", None, "13.0.2-1")) for name in "abc"}
+    (tmp_path / "plan.json").write_text(PlanDocument(hosts={**first, "b": planned("b")}).to_json())
+    (tmp_path / "plan-2.json").write_text(PlanDocument(hosts={"a": planned("a")}).to_json())
+    hosts = {"a": HostState(status="done", began=True), "b": HostState(status="unchanged"), "c": HostState()}
+    (tmp_path / "state.json").write_text(RunState(hosts=hosts).model_dump_json(by_alias=True))
+    run = Run(run="r", folder=str(tmp_path), planned=["a", "c"], hosts={"a": HostRecord(run="r", status="done")})
+    back = of_run(run)
+    assert back.hosts == ["a"] and ("cuda-toolkit-13-0", "13.0.2-1") in back.brought["a"]
+    assert back.left_out == dict.fromkeys("bc", "the run did not change it")
+
+    (tmp_path / "plan-2.json").write_text("{")
+    back = of_run(run.model_copy(update={"hosts": {"a": HostRecord(run="r", status="interrupted")}}))
+    assert back.hosts == ["a"], "where the plans cannot be read, a host that was begun may have been changed"
+    with pytest.raises(RefusedError, match="still goes on"):
+        of_run(run.model_copy(update={"active": True}))
+
+
+def test_what_sessions_changed_together():
+    """From what the first found to what the last wanted; what came back to where it was is no change."""
+    sessions = [
+        planned("a", ("x", "1", "2"), ("y", "1", "2"), ("z", "1", "2")),
+        planned("a", ("y", "2", "3"), ("z", "2", "1"), ("new", None, "1")),
+    ]
+    rows = [(row["name"], row["from_version"], row["version"]) for row in merged(sessions)]
+    assert rows == [("x", "1", "2"), ("y", "1", "3"), ("new", None, "1")]
+
+
+@pytest.mark.parametrize(
+    ("whole", "expected"), [(False, ["nvidia-a", "nvidia-gone"]), (True, ["nvidia-a", "nvidia-gone", "bc"])]
+)
+def test_of_what_was_planned_only_that_is_recorded_which_is_there(whole, expected):
+    plan = planned(
+        "a",
+        ("nvidia-a", "1", "2"),
+        ("nvidia-b", "1", "2"),
+        ("nvidia-c", None, "2"),
+        ("nvidia-gone", "1", None),
+        ("bc", None, "2"),
+    )
+    found = {
+        "nvidia-a": Package(version="2"),
+        "nvidia-b": Package(version="1"),
+        "nvidia-c": Package(version="2", status="rc"),
+        "nvidia-gone": Package(version="1", status="rc"),
+    }
+    assert [row["name"] for row in present(merged([plan]), found, whole=whole)] == expected

@@ -10,6 +10,7 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
+from ansible_collections.gpu.provision.plugins.module_utils.lib import own_state
 
 _POLL = 0.5
 
@@ -20,7 +21,7 @@ def main(args):
 
 
 def settle(path, timeout, clock=time.monotonic, sleep=time.sleep):
-    """Wait until nobody holds the lock of a transaction; settled is false where it is held still."""
+    """Wait until nobody holds the lock of a transaction; settled is false where it is held still, by is who holds it, as text."""
     begun = clock()
     try:
         lock = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -36,7 +37,8 @@ def settle(path, timeout, clock=time.monotonic, sleep=time.sleep):
                 return {"settled": True, "seconds": round(clock() - begun, 1)}
             except BlockingIOError:
                 if clock() - begun >= timeout:
-                    return {"settled": False, "seconds": round(clock() - begun, 1)}
+                    by = " and ".join(holder["words"] for holder in own_state.lock_holders(lock))
+                    return {"settled": False, "seconds": round(clock() - begun, 1), "by": by}
             sleep(_POLL)
     finally:
         os.close(lock)

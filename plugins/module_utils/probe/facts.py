@@ -556,7 +556,7 @@ def read_packages(tree):
             name = stanza[9 : stanza.find(b"\n")].strip()
             if name == b"dpkg":
                 arch = _field(stanza, b"Architecture")
-            wanted = _is_interesting(name)
+            wanted = is_interesting(name)
             if not wanted and not journal and b"\nStatus: install ok installed\n" in stanza:
                 continue
             row, problem = _package(stanza)
@@ -578,7 +578,8 @@ def read_packages(tree):
     return {name: rows[name] for name in sorted(rows)}, found, arch
 
 
-def _is_interesting(name):
+def is_interesting(name):
+    """True for a package (bytes) that facts tell of wherever it is."""
     return (
         name.startswith(_PREFIXES)
         or b"nvidia" in name
