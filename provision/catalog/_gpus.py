@@ -224,7 +224,13 @@ class GpuIndex:
         candidates.
         """
         core, qualifiers = _tokens(text)
-        found = [n for n in self._names if n.core == core and qualifiers <= n.qualifiers] if core else []
+        # a name of words that tell boards apart, and of nothing else ("INT SKU"), is meant only as it is
+        exact = text.strip().lower()
+        found = [
+            n
+            for n in self._names
+            if n.core == core and qualifiers <= n.qualifiers and (core or n.text.lower() == exact)
+        ]
         # a chip (GH100) or a bare brand word that is the product (TITAN)
         if not found and core:
             found = [n for n in self._chip_names if n.core == core and not qualifiers - _BRANDS]
@@ -285,14 +291,13 @@ class GpuIndex:
             board = self._boards.get(device_id)
             extra = (board.name, *board.aliases) if board else ()
             architecture = frozenset(self.data.chips[device.chip].architecture.lower().split())
-            for text in dict.fromkeys((*_variants(device.name), *device.also, *extra)):
+            for text in dict.fromkeys((device.name, *_variants(device.name), *device.also, *extra)):
                 core, qualifiers = _tokens(text)
                 # "Titan X Pascal", "RTX 6000 Turing"
                 qualifiers |= architecture
                 if device.mobile and not qualifiers & _RARE:
                     qualifiers |= {"mobile"}
-                if core:
-                    names.append(_Name(core, qualifiers, device_id, text))
+                names.append(_Name(core, qualifiers, device_id, text))
         return names
 
     @cached_property

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from provision.inventory import PREFIXES, Host, variables
+from provision.catalog import load_catalog
+from provision.collection import ROOT
+from provision.facts import Facts
+from provision.inventory import PREFIXES, Host, cards, variables
+from provision.parts.hardware import cards_of
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/variables.yml").read_text())
 ROLE = """
@@ -54,6 +58,12 @@ def test_variables_of_our_roles(case):
     assert message in issue.message
     assert "(group gpus)" in issue.message
     assert hint in issue.hint
+
+
+def test_cards_are_expected_by_every_name_that_init_writes():
+    for device in yaml.safe_load((ROOT / "provision/catalog/data/gpus.yml").read_text())["devices"]:
+        text = cards_of(Facts.model_validate({"gpus": [{"slot": "0000:01:00.0", "device": device}]}), load_catalog())
+        cards.check(text)
 
 
 @pytest.mark.parametrize(
