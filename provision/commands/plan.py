@@ -59,7 +59,10 @@ def run(
             from provision.runs.run_lock import left_behind
 
             left = left_behind(host.name, Facts.of_host(facts[0]))
-            plan.warnings += [left] if left else []
+            if left is not None:
+                running = session.call("run.tasks", {})["running"]
+                left.because += [f"{text} still runs there and goes on to its end" for text in running]
+                plan.warnings.append(left)
         return plan
 
     answers = ask_all(fleet, fleet.hosts, "planning", ask, talk or Silent(), keep=keep)

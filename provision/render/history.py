@@ -85,8 +85,10 @@ def _one(run: Run, verbosity: int) -> Iterable[RenderableType]:
         yield from _record(names, record, verbosity)
     for names, status in grouped(run.left_alone.items(), lambda status: status):
         yield headline(names, status, "left alone")
-    if run.state in ("cut off", "interrupted"):
-        yield Text(f"to go on where it was cut off: provision apply --resume {short(run.run)}", style="dim")
+    if run.cut_off:
+        yield Text(f"it was cut off: {run.cut_off}", style="dim")
+    if run.again:
+        yield Text(f"to go on where it was cut off: {run.again}", style="dim")
     elif run.active:
         yield Text("it is at work on this machine", style="dim")
     if run.ended is not None and any(record.packages for record in run.hosts.values()):

@@ -135,6 +135,9 @@ class Run(BaseModel):
     folder: str | None = None
     # it goes on: its process is there
     active: bool = False
+    # of one that was cut off or interrupted: why its last session has no end, and the command that goes on
+    cut_off: str | None = None
+    again: str | None = None
     _unreadable: bool = PrivateAttr(default=False)
 
     @property
@@ -297,14 +300,12 @@ def read(folder: Path) -> Run | None:
     run = own_state.read_or_none(folder / FILE, Run)
     if run is None:
         return None
-    run.active = run.ended is None and _goes_on(folder)
+    if run.state in ("cut off", "interrupted"):
+        state = own_state.read_or_none(folder / STATE, RunState)
+        run.active = run.ended is None and bool(state and state.process and state.process.alive())
+        if state is not None and not run.active:
+            run.cut_off, run.again = state.cut_off(), state.again
     return run
-
-
-def _goes_on(folder: Path) -> bool:
-    """True while the process of a run is there; by its state (see rollout.state)."""
-    state = own_state.read_or_none(folder / STATE, RunState)
-    return state is not None and state.process is not None and state.process.alive()
 
 
 def folders(base: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.run import record as
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock
 from provision import inventory, remote
 from provision.commands import apply
+from provision.commands import plan as planning
 from provision.commands.history import of_runs
 from provision.documents import PlanDocument
 from provision.facts import Facts
@@ -54,6 +55,8 @@ class Host:
             return self.facts()
         if module == "run.lock":
             return run_lock.read(self.lock)
+        if module == "run.tasks":
+            return {"running": ["the change of packages (process 5 (apt-get) of root)"]}
         if args["op"] == "read":
             return {**run_record.read(None, self.history), "lock": run_lock.read(self.lock)}
         return run_record.leave(args["record"], args["run"], self.history, self.lock)
@@ -80,6 +83,21 @@ def base(tmp_path):
     (folder / "plan.json").write_text(plan.to_json())
     (folder / "history.json").write_text(history.Run(run=RUN, planned=["a"]).model_dump_json(by_alias=True))
     return folder.parent
+
+
+def test_a_plan_says_what_still_runs_of_it(host, dead, monkeypatch):
+    run_lock.acquire(dead, 600, path=host.lock)
+    monkeypatch.setattr(
+        planning,
+        "plan_host",
+        lambda name, call, *rest: call("probe.facts", {}) and HostPlan(host=name, status="converged"),
+    )
+    (left,) = planning.run(fleet_of(inventory.load(["a,"]))).hosts["a"].warnings
+    assert "has ended" in left.because[0]
+    assert (
+        left.because[1]
+        == "the change of packages (process 5 (apt-get) of root) still runs there and goes on to its end"
+    )
 
 
 def end(host, base):

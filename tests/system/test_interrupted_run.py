@@ -257,6 +257,11 @@ def test_the_next_run_says_that_it_was_killed(capsys, hosts, tmp_path):
     state.update(ended=None, process={"pid": 4194303, "started": "1", "boot_id": "x"})
     state["hosts"]["gpu1"]["status"] = "running"
     path.write_text(json.dumps(state))
+    record = path.with_name("history.json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "ended": None}))
+    cause = "this machine was restarted or lost power in the middle of it"
+    shown = " ".join(command(capsys, "history", "last")[1].split())
+    assert f"cut off: {cause}" in shown and f"provision apply --resume {state['run']} -e <my_token=...>" in shown, shown
     code, _, err = command(capsys, "apply", "--resume", "last", "--yes")
     assert code == 64 and "was cut off: this machine was restarted or lost power in the middle of it" in err
     assert (
