@@ -161,7 +161,8 @@ def interpreters(facts: Facts, values: dict[str, Any], expect: Expect) -> list[s
 def bounds(facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalog) -> Bounds:
     """What measurements of the host are held against."""
     return Bounds(
-        cards=str(values.get("gpu_verify_expect") or expect.driver.gpus or ""),
+        # of cards that virtual machines have the driver knows nothing: gpu.bus alone counts them
+        cards=str(values.get("gpu_verify_expect") or expect.driver.gpus or "") if own_gpus(facts) == facts.gpus else "",
         gpus=driven_gpus(facts),
         excused=tuple(values.get("gpu_verify_excuse") or ()),
         bandwidth=catalog.bandwidth,

@@ -52,7 +52,9 @@ def verified(document: VerifyDocument, verbosity: int) -> Iterable[RenderableTyp
         well = host.status in ("pass", "skip", "warn")
         if well and len(groups) >= _MANY and not verbosity:
             yield headline(names, host.status, counted(host.checks))
-            yield from _checks([check for check in host.checks if check.status == "warn"], False)
+            yield from _checks(
+                alike_as_one(check for check in host.checks if check.status == "warn" or check.not_run), False
+            )
             continue
         yield headline(names, host.status, counted(host.checks), everything=bool(verbosity))
         # Evidence differs from host to host: it is shown where it is one host's.

@@ -5,10 +5,12 @@ import pytest
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count, proofs, topology
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
+from provision.catalog import load_catalog
 from provision.facts import Facts
+from provision.parts.check import Expect
 from provision.parts.proof import Bounds
 from provision.parts.proofs import judged
-from provision.planning.verification import driven_gpus, select
+from provision.planning.verification import bounds, driven_gpus, select
 from tests.unit.provecases import card, outcome, table
 from tests.unit.test_proveframework import TORCH
 
@@ -137,6 +139,14 @@ def test_what_could_not_run(case, monkeypatch, tmp_path):
 def test_the_cards_that_a_driver_should_have(change, gpus):
     cards = [{"slot": f"0000:{bus}:00.0", "device": "2330", "driver": "nvidia"} for bus in ("1b", "43")]
     assert driven_gpus(Facts.model_validate({"gpus": cards, **change})) == gpus
+
+
+def test_cards_of_virtual_machines_are_counted_on_the_bus_alone():
+    cards = [{"slot": f"0000:{bus}:00.0", "device": "2330", "driver": "nvidia"} for bus in ("1b", "43")]
+    values = {"gpu_verify_expect": "2x H100"}
+    for driver, expected in (("nvidia", "2x H100"), ("vfio-pci", "")):
+        facts = Facts.model_validate({"gpus": [cards[0], {**cards[1], "driver": driver}]})
+        assert bounds(facts, values, Expect(), load_catalog()).cards == expected
 
 
 @pytest.mark.parametrize(

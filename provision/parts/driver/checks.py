@@ -38,6 +38,8 @@ def gpus_on_bus(facts: Facts, expect: Expect) -> Check:
             "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees; a machine that only"
             " builds for others says so with nvidia_driver_manage: false",
         )
+    if facts.host.container:
+        return passed(f"{len(found)} on the PCI bus of the machine; gpu.count counts those of this container", evidence)
     if want.gpus and len(found) != want.gpus:
         return failed(
             f"{len(found)} GPUs on the bus, {want.gpus} expected",
