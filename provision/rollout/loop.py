@@ -126,6 +126,8 @@ class Rollout:
         self._deferred: list[str] = []
         # in this session: what failed once is reported, not tried again and again
         self._resumed: set[str] = set()
+        # numbers of the waves that this session began
+        self._carried_out: set[int] = set()
         self._allowed = store.state.options.may_fail(store.state.total)
 
     # ---- the order of things -------------------------------------------------------------------------------------------
@@ -188,6 +190,7 @@ class Rollout:
 
     def _wave(self, number: int, todo: Sequence[str]) -> None:
         wave = self.store.state.waves[number - 1]
+        self._carried_out.add(number)
         begun = time.monotonic()
         with self.store.change() as state:
             state.waves[number - 1].status = "running"
@@ -219,6 +222,10 @@ class Rollout:
         # Written down before the proof: a change that was made is not forgotten, whatever comes in between.
         self._take({name: o for name, o in outcomes.items() if o.status != "done"}, wave=number)
         if interrupted:
+            # What was changed to the end is not proven: the next session does that.
+            for outcome in outcomes.values():
+                if outcome.status == "done":
+                    outcome.applied.status, outcome.code = "interrupted", Exit.INTERRUPTED
             self._take(outcomes, wave=number)
             raise KeyboardInterrupt
         if not self.check:
@@ -449,11 +456,12 @@ class Rollout:
             host = self.store.host(name)
             outcome.applied.drain = host.drain if host.drain in ("ok", "failed") else None
         with self.store.change() as state:
-            for wave in state.waves:
-                if wave.status in ("waiting", "not_begun"):
-                    # Its hosts may be as wanted by now without it.
-                    through = all(state.hosts[name].status in DONE for name in wave.hosts)
-                    wave.status = "done" if through else "not_begun"
+            for number, wave in enumerate(state.waves, start=1):
+                if wave.status == "waiting":
+                    wave.status = "not_begun"
+                # Its hosts may be as wanted by now without it, or were cut off by an earlier session and are proven now.
+                if number not in self._carried_out and all(state.hosts[name].status in DONE for name in wave.hosts):
+                    wave.status = "done"
 
 
 def done(summary: str) -> Outcome:

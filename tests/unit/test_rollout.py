@@ -149,6 +149,18 @@ def test_waves_of_a_run_that_is_gone_on_with_are_those_that_it_planned():
     assert {name: host.wave for name, host in document.hosts.items()} == {"a": 1, "b": 2, "c": 3}
 
 
+def test_a_wave_that_was_cut_off_is_done_once_its_hosts_are_proven():
+    world = World({"a": "stopped", "b": "ok"})
+    options = RolloutOptions(batch="1")
+    store, _, document = session(world, options)
+    assert wave_lines(document) == ["wave 1 of 2, batch cut off", "wave 2 of 2, batch not begun"]
+    world.fates["a"] = "ok"
+    assert document.hosts["a"].status == "interrupted", "changed, and not proven"
+    _, rollout, document = session(world, options, store.saved)
+    assert [note.split(":")[0] for note in rollout.actions.notes] == ["wave 2 of 2"] * 2
+    assert wave_lines(document) == ["wave 1 of 2, batch done in 0 s", "wave 2 of 2, batch done in 0 s"]
+
+
 def test_failures_stand_in_the_line_of_their_wave():
     """All fail in the first session; then one of them is not even reached."""
     world = World(dict.fromkeys("abc", "fails"))
