@@ -308,7 +308,8 @@ def test_killed_anywhere_and_gone_on_with(fleet, options, data, kills):
 
 
 def check_session(world, options, store, events, done_before):
-    size = options.batch_size(store.state.total)
+    # Without --batch a wave has all hosts: also those that were busy when the run began, and are free when it is gone on with.
+    size = options.batch_size(store.state.total) if options.batch else len(world.fates)
     limit = options.may_fail(store.state.total)
     failed = set()
     for kind, hosts in events:
