@@ -96,7 +96,9 @@ def _alternative(finding: Cause, number: int) -> bool:
 
 def _symptom(parent: Cause, finding: Cause, indent: int, verbosity: int) -> Iterable[RenderableType]:
     """What follows from the finding above, or is mended with it: one line, its evidence with -v."""
-    word = "also    " if parent.code in pages.page(finding.code).beside else "and so  "
+    # A document that somebody else wrote may name a finding that has no page.
+    beside = pages.page(finding.code).beside if finding.code in pages.codes() else ()
+    word = "also    " if parent.code in beside else "and so  "
     yield indented(text(word, f"{finding.code}  ", finding.message, styles=("dim", "bold", "")), indent)
     lines = finding.evidence if verbosity else finding.evidence[:2]
     for line in lines:
