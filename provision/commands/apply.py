@@ -185,12 +185,14 @@ def run(
     if declined:
         staged = Stages(planned=resumed.state.waves if resumed else [])
     names = staged.hosts
+
+    def end_left_behind() -> list[Issue]:
+        return [] if check or declined else left_behind.end(fleet, left_behind.of_plan(plan), runs_folder(run_base))
+
     if resumed is None and not names:
         engine.dismiss()
         document = ApplyDocument(errors=list(plan.errors))
-        document.warnings = (
-            [] if check or declined else left_behind.end(fleet, left_behind.of_plan(plan), runs_folder(run_base))
-        )
+        document.warnings = end_left_behind()
         return _conclude(document, plan, {})
     store = resumed or _new_store(plan, options, staged, where or Where(), run_base, check)
     if resumed is not None:
@@ -221,9 +223,7 @@ def run(
         engine.dismiss()
     document = ApplyDocument(errors=list(plan.errors), run_dir=str(store.folder))
     document.seconds = round(time.monotonic() - started, 1)
-    document.warnings = (
-        [] if check or declined else left_behind.end(fleet, left_behind.of_plan(plan), runs_folder(run_base))
-    )
+    document.warnings = end_left_behind()
     _finish(document, plan, store, rollout, declined)
     for observer in rollout.observers:
         observer.at_end(document)

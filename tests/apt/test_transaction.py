@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
-from ansible_collections.gpu.provision.plugins.module_utils.apt.transaction import UNFINISHED
 
 from .packages import NEW, OLD, driver, names, pinned
 from .rootfs import Repo, Root, cut_power, kill_session
@@ -295,7 +294,7 @@ def cut_off(root: Root, repo: Repo, point: int, *, removal: bool = False) -> Non
     cut_power(root)
     process.communicate()
     (root.path / "cut").unlink()
-    assert json.loads(root.read(UNFINISHED))["install"] == SWITCH["install"]
+    assert json.loads(root.read(apt_common.UNFINISHED))["install"] == SWITCH["install"]
 
 
 def goes_on(root: Root) -> None:
@@ -311,7 +310,7 @@ def goes_on(root: Root) -> None:
     assert root.sh("dpkg --audit") == ""
     words = "an earlier run was cut off; its packages were configured first"
     assert any(words in text for text in result["warnings"]), result["warnings"]
-    assert not (root.path / UNFINISHED.lstrip("/")).exists(), "the note of the change that was cut off stays"
+    assert not (root.path / apt_common.UNFINISHED.lstrip("/")).exists(), "the note of the change that was cut off stays"
     assert root.module("apt_transaction", **SWITCH, expect=[])["changed"] is False
 
 
@@ -566,12 +565,12 @@ def test_disk_that_fills_while_it_runs(host: Root, repo: Repo) -> None:
 def test_the_note_of_an_unfinished_change_goes_when_it_is_done_by_whomever(host: Root) -> None:
     note = {"started": "", "log": "/x", "remove": ["gone"], "hold": True, "extra_hold": []}
     for install, stays in ((pinned("580", NEW), True), (pinned("550", OLD), False)):
-        host.write(UNFINISHED, json.dumps(note | {"install": install}))
+        host.write(apt_common.UNFINISHED, json.dumps(note | {"install": install}))
         # nothing is asked for, as after dpkg --configure -a by rescue
         assert host.module("apt_transaction", hold=False)["changed"] is False
-        assert (host.path / UNFINISHED.lstrip("/")).exists() is stays
-    host.write(UNFINISHED, json.dumps(note | {"install": pinned("580", NEW)}))
+        assert (host.path / apt_common.UNFINISHED.lstrip("/")).exists() is stays
+    host.write(apt_common.UNFINISHED, json.dumps(note | {"install": pinned("580", NEW)}))
     host.module("apt_transaction", check=True, install=pinned("550", OLD))
-    assert (host.path / UNFINISHED.lstrip("/")).exists(), "check mode changes nothing"
+    assert (host.path / apt_common.UNFINISHED.lstrip("/")).exists(), "check mode changes nothing"
     host.module("apt_transaction", install=pinned("550", OLD))
-    assert not (host.path / UNFINISHED.lstrip("/")).exists()
+    assert not (host.path / apt_common.UNFINISHED.lstrip("/")).exists()

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, outputs, redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, outputs, own_state, redact
 
 DPKG_STATUS = "/var/lib/dpkg/status"
 # Files with numbers for names: what dpkg has not yet written into its status file when it is cut off.
@@ -24,6 +24,17 @@ DPKG_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock")
 LISTS_LOCK = "/var/lib/apt/lists/lock"
 ARCHIVES = "/var/cache/apt/archives"
 OWN_PREFIX = "gpu-provision-"
+# What a change of packages is to bring, as long as it has not: diagnose says that it was cut off or failed.
+UNFINISHED = own_state.FOLDER + "/unfinished.json"
+UNFINISHED_SHAPE = {
+    "schema": (None, 1),
+    "started": str,
+    "log": str,
+    "install": [str],
+    "remove": [str],
+    "hold": bool,
+    "extra_hold": [str],
+}
 # Name in this process's environment: configuration that apt reads before the host's own (see aptalone).
 ALONE = "GPU_PROVISION_APT_CONFIG"
 

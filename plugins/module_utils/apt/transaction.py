@@ -35,8 +35,6 @@ JOURNAL = STATE + "/transaction.json"
 COPY = STATE + "/transaction-copy.json"
 LOCK = STATE + "/transaction.lock"
 RESULT = STATE + "/transaction-result.json"
-# What a change of packages is to bring, as long as it has not: diagnose says that it was cut off or failed.
-UNFINISHED = STATE + "/unfinished.json"
 LOGS = "/var/log/gpu-provision"
 
 _JOURNAL = {
@@ -49,15 +47,6 @@ _JOURNAL = {
     "started": (None, str),
     "log": (None, str),
     "pid": (None, int),
-}
-_NOTE = {
-    "schema": (None, 1),
-    "started": str,
-    "log": (None, str),
-    "install": [str],
-    "remove": [str],
-    "hold": bool,
-    "extra_hold": [str],
 }
 _RESULT = (
     {"error": {"code": str, "message": str, "because": (None, [str]), "hint": (None, str)}},
@@ -233,10 +222,10 @@ class _Task(object):
     def _forget_unfinished(self, packages):
         """Nothing is left to do: an earlier change that was not finished is over, unless this one says nothing of it."""
         lines = []
-        note = own_state.take(UNFINISHED, _NOTE, lines)
+        note = own_state.take(apt_common.UNFINISHED, apt_common.UNFINISHED_SHAPE, lines)
         self.warnings += lines
         if note and (self.install or self.remove or packages_done(packages, note["install"], note["remove"])):
-            _forget(UNFINISHED)
+            _forget(apt_common.UNFINISHED)
 
     def _preview(self, before):
         changes = []
@@ -541,7 +530,7 @@ class _Task(object):
     def _in_worker(self, work, packages, whole=False):
         """Call work(log) in a detached process, then hold again there; returns what work returned.
 
-        The journal stands as long as holds are lifted, UNFINISHED until work that does the whole change ends well.
+        The journal stands as long as holds are lifted, apt_common.UNFINISHED until work that does the whole change ends well.
         """
         journal = {
             "schema": 1,
@@ -564,7 +553,8 @@ class _Task(object):
                 for path in (COPY, JOURNAL):
                     own_state.write(path, dict(journal, pid=os.getpid()))
                 if whole:
-                    own_state.write(UNFINISHED, {key: journal[key] for key in _NOTE})
+                    note = {key: journal[key] for key in apt_common.UNFINISHED_SHAPE}
+                    own_state.write(apt_common.UNFINISHED, note)
                 result = work(log)
             except own_files.FileError as error:
                 result = {"error": {"code": "apt.state", "message": error.message, "hint": error.hint}}
@@ -575,7 +565,8 @@ class _Task(object):
                 result = {"error": {"code": "apt.worker", "message": traceback.format_exc()}}
             try:
                 result["held"] = restore_holds(journal, apt_common.read_status(), self._set_selections)
-                _forget(JOURNAL, COPY, *([UNFINISHED] if whole and not result.get("rc", 1) else []))
+                done = whole and not result.get("rc", 1)
+                _forget(JOURNAL, COPY, *([apt_common.UNFINISHED] if done else []))
             except AptError as error:
                 # The journal stays: the next run holds again.
                 result["error"] = error.as_dict()

@@ -76,18 +76,16 @@ def _unfinished(tree, rows):
     return found
 
 
-_CHANGE = {"started": str, "log": str, "install": [str], "remove": [str], "hold": bool, "extra_hold": [str]}
-
-
 def _change(tree, rows):
     """What apt_transaction wrote down of a change that has not come to its end, with what is there of it; or None."""
-    text = tree.read(own_state.FOLDER + "/unfinished.json")
+    text = tree.read(apt_common.UNFINISHED)
     try:
-        found = own_state.parse((text or "").encode(), _CHANGE, "unfinished.json")
+        found = own_state.parse((text or "").encode(), apt_common.UNFINISHED_SHAPE, apt_common.UNFINISHED)
     except own_state.Damaged:
         return None
     names = [item.partition("=")[0] for item in found["install"]] + found["remove"] + found["extra_hold"]
-    return dict({key: found[key] for key in _CHANGE}, there=dpkg_state.versions(rows, names))
+    fields = {key: found[key] for key in apt_common.UNFINISHED_SHAPE if key != "schema"}
+    return dict(fields, there=dpkg_state.versions(rows, names))
 
 
 def _settings(tree):
