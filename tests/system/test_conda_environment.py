@@ -458,11 +458,14 @@ def test_a_channel_behind_a_proxy(place, monkeypatch):
     with Proxy({"conda.lab.invalid": place.web.url}) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
-        step = {"packages": ["torch==2.6.0+cu124"], "index_url": "http://conda.lab.invalid/whl/cu124"}
-        assert refusal(place, pip=[step]).code == "conda.insecure"
+        # An index that only pip's configuration names: nobody allowed http for it.
         config = place.folder / "pip.conf"
-        config.write_text("[global]\ntrusted-host = conda.lab.invalid\n")
+        config.write_text("[global]\nindex-url = http://conda.lab.invalid/whl/cu124\n")
         monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
+        assert refusal(place, pip=[{"packages": ["torch==2.6.0+cu124"]}]).code == "conda.insecure"
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        # A plan has an index over http only where the inventory allows it.
+        step = {"packages": ["torch==2.6.0+cu124"], "index_url": "http://conda.lab.invalid/whl/cu124"}
         place.environment(channels=["http://conda.lab.invalid/conda-forge"], pip=[step])
         assert any("/whl/cu124/torch" in path for path, _ in proxy.requests)
     assert environment_state(str(env(place)))["pip"]["torch"] == "2.6.0+cu124"
