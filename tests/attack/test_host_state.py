@@ -18,7 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import changes as apt_changes
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import detached as apt_detached
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.apt import settle as apt_settle
 from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
@@ -161,8 +163,8 @@ _JSON = st.recursive(
 def test_what_passes_has_the_shape(value: Any) -> None:
     journal = apt_transaction._JOURNAL
     if own_state.fits(value, journal):
-        apt_transaction.restore_holds(value, [], lambda selections: None)
-    for shape in (rescue_snapshot._SHAPE, mirror_store._SHAPE, apt_transaction._RESULT, containers_files.MARKS):
+        apt_changes.restore_holds(value, [], lambda selections: None)
+    for shape in (rescue_snapshot._SHAPE, mirror_store._SHAPE, apt_detached._RESULT, containers_files.MARKS):
         assert own_state.fits(value, shape) in (True, False)
 
 
@@ -238,9 +240,9 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "JOURNAL": "transaction.json",
         "COPY": "transaction-copy.json",
         "LOCK": "transaction.lock",
-        "RESULT": "transaction-result.json",
     }.items():
         monkeypatch.setattr(apt_transaction, name, str(folder / file).rstrip("/"))
+    monkeypatch.setattr(apt_detached, "RESULT", str(folder / "transaction-result.json"))
     monkeypatch.setattr(apt_files, "UNATTENDED", str(tmp_path / "52gpu-provision"))
     packages = _status(libnvidia_compute_580="install", libnccl2="install", sudo="install", bash="install")
     monkeypatch.setattr(apt_common, "read_status", lambda: packages)
@@ -309,7 +311,7 @@ def ownstate_reads(path: Path) -> bool:
 def test_a_damaged_result_is_no_result(state: Path, how: Callable[[Path], object]) -> None:
     how(state / "transaction-result.json")
     with (state / "lock").open("w") as lock, (state / "log").open("ab") as log:
-        result = apt_transaction.detached(lambda: {"rc": 0, "text": "well \x00 done"}, log, lock)
+        result = apt_detached.detached(lambda: {"rc": 0, "text": "well \x00 done"}, log, lock)
     assert result == {"rc": 0, "text": "well \x00 done"}
 
     def spoil() -> dict[str, Any]:
@@ -322,7 +324,7 @@ def test_a_damaged_result_is_no_result(state: Path, how: Callable[[Path], object
         (state / "log").open("ab") as log,
         pytest.raises(apt_common.AptError) as failed,
     ):
-        apt_transaction.detached(spoil, log, lock)
+        apt_detached.detached(spoil, log, lock)
     assert failed.value.code == "apt.worker"
     assert "transaction-result.json is damaged" in failed.value.because[0]
 
@@ -594,16 +596,16 @@ def test_a_plan_is_compared_with_what_recovery_left(
     packages = [_installed(name, version) for name, version in now.items() if version]
     there = {name for name in plan if name in done and done[name] == plan[name]}
     answer = [_change(name, version) for name, version in plan.items() if name not in there]
-    kept = apt_transaction.without_finished(expect, {name: {} for name in done}, packages)
-    assert apt_transaction.compare_with_plan(kept, answer) == []
+    kept = apt_changes.without_finished(expect, {name: {} for name in done}, packages)
+    assert apt_changes.compare_with_plan(kept, answer) == []
     # Whoever was not brought to what was planned still counts: away, at another version, or moved by a repository.
     for name in moved & (set(plan) - there):
         other = [_change(n, "9" if n == name else v) for n, v in plan.items() if n not in there]
-        assert apt_transaction.compare_with_plan(kept, other)
-        assert apt_transaction.compare_with_plan(kept, [change for change in other if change["name"] != name])
+        assert apt_changes.compare_with_plan(kept, other)
+        assert apt_changes.compare_with_plan(kept, [change for change in other if change["name"] != name])
     # Without finishing, a package that is as planned is a difference as before.
     if plan:
-        assert apt_transaction.without_finished(expect, {}, packages) == expect
+        assert apt_changes.without_finished(expect, {}, packages) == expect
 
 
 def _change(name: str, version: str | None) -> dict[str, Any]:

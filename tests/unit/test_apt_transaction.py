@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import changes as apt_changes
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import disk as apt_disk
 from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError, Installed, wait_for_locks
 from tests.unit.apt_cases import table
@@ -26,7 +28,7 @@ def host(status: dict[str, str]) -> list[Installed]:
 @pytest.mark.parametrize("case", table("holds"))
 def test_holds_from_status(case: dict[str, Any]) -> None:
     options = {key: case[key] for key in ("release", "extra_hold", "extra_release", "held_before") if key in case}
-    found = apt_transaction.holds_from_status(host(case["status"]), case.get("hold", True), **options)
+    found = apt_changes.holds_from_status(host(case["status"]), case.get("hold", True), **options)
     assert [list(pair) for pair in found] == case["selections"]
 
 
@@ -56,7 +58,7 @@ def test_restore_takes_a_failed_removal_back() -> None:
     packages = host(
         {"nvidia-utils-550": "deinstall ok installed", "tool": "install ok installed", "x": "hold ok installed"}
     )
-    names = apt_transaction.restore_holds(journal, packages, written.extend)
+    names = apt_changes.restore_holds(journal, packages, written.extend)
     assert written == [("nvidia-utils-550", "hold"), ("tool", "hold")]
     assert names == ["nvidia-utils-550", "tool", "x"]
 
@@ -77,22 +79,22 @@ def test_is_done(install: list[str], remove: list[str], extra: list[str], done: 
     packages = host(
         {"a": "install ok installed", "rc": "deinstall ok config-files", "nvidia-prime": "hold ok installed"}
     )
-    right = apt_transaction.packages_done(packages, install, remove)
-    assert (right and not apt_transaction.holds_from_status(packages, True, extra_hold=extra)) is done
+    right = apt_changes.packages_done(packages, install, remove)
+    assert (right and not apt_changes.holds_from_status(packages, True, extra_hold=extra)) is done
 
 
 @pytest.mark.parametrize(
     "state", ["install ok half-configured", "install reinstreq half-installed", "install ok triggers-pending"]
 )
 def test_unfinished_packages_are_never_done(state: str) -> None:
-    assert apt_transaction.packages_done(host({"other": state}), [], []) is False
+    assert apt_changes.packages_done(host({"other": state}), [], []) is False
 
 
 def test_compare_with_plan() -> None:
     plan = [{"action": "install", "name": "a", "version": "1"}, {"action": "remove", "name": "b", "version": None}]
-    assert apt_transaction.compare_with_plan(plan, [dict(item, origin="x") for item in plan]) == []
+    assert apt_changes.compare_with_plan(plan, [dict(item, origin="x") for item in plan]) == []
     now = [{"action": "install", "name": "a", "version": "2"}, {"action": "upgrade", "name": "c", "version": "3"}]
-    assert apt_transaction.compare_with_plan(plan, now) == [
+    assert apt_changes.compare_with_plan(plan, now) == [
         "a: planned install 1, now install 2",
         "b: planned remove, now nothing",
         "c: planned nothing, now upgrade 3",
@@ -121,19 +123,19 @@ MIB = 1 << 20
 )
 def test_disk_problems(free: dict[str, int], devices: dict[str, int], lines: list[str]) -> None:
     changes = [{"action": "install", "name": "nvidia-dkms-580-open"}]
-    needs = apt_transaction.disk_needs(changes, 100 * MIB, 300 * MIB, 60 * MIB)
+    needs = apt_disk.needs(changes, 100 * MIB, 300 * MIB, 60 * MIB)
     assert needs == {"/": 300 * MIB, "/var": 800 * MIB, "/boot": 60 * MIB}
 
     def statvfs(path: str) -> Any:
         return SimpleNamespace(f_bavail=free[path] * 256, f_frsize=4096)
 
-    assert apt_transaction.disk_problems(needs, apt_transaction.reserve(), statvfs, devices.get) == lines
+    assert apt_disk.problems(needs, apt_disk.reserve(), statvfs, devices.get) == lines
 
 
 def test_removals_need_no_disk() -> None:
-    needs = apt_transaction.disk_needs([{"action": "remove", "name": "nvidia-dkms-580"}], 0, -5 * MIB, 60 * MIB)
+    needs = apt_disk.needs([{"action": "remove", "name": "nvidia-dkms-580"}], 0, -5 * MIB, 60 * MIB)
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
-    assert apt_transaction.disk_problems(needs, apt_transaction.reserve(), lambda path: full, lambda path: 1) == []
+    assert apt_disk.problems(needs, apt_disk.reserve(), lambda path: full, lambda path: 1) == []
 
 
 def test_lock_wait_names_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +222,7 @@ def test_what_apt_must_unpack_again() -> None:
         }
     )
     install = ["libcufile-12-6=1-1", "cuda-nvcc-12-6=1-1", "cuda-gdb-12-6=2-1"]
-    ours, foreign = apt_transaction.half_unpacked(packages, install, ["libcufile-11-8", "gone"])
+    ours, foreign = apt_changes.half_unpacked(packages, install, ["libcufile-11-8", "gone"])
     assert sorted(ours) == ["libcufile-11-8=1-1", "libcufile-12-6=1-1", "libnvidia-compute-580=1-1"]
     assert foreign == ["somebody-elses=1-1"]
 
@@ -263,7 +265,7 @@ def test_a_removal_of_the_plan_is_agreed_to_where_it_is_the_drivers(
     params = {"install": ["nvidia-utils-580=580.2-1"], "expect": [come, gone], "family_version": "580.2"}
     answer = {"ok": True, "changes": [come, gone], "download_bytes": 0, "disk_bytes": 0}
     monkeypatch.setattr(apt_transaction.apt_query, "simulate", lambda **_: answer)
-    monkeypatch.setattr(apt_transaction, "disk_problems", lambda *_: [])
+    monkeypatch.setattr(apt_disk, "problems", lambda *_: [])
     task = apt_transaction._Task(params, False, "/nowhere")
     packages = host({name: "install ok installed"})
     if refused is None:

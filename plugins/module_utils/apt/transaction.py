@@ -15,14 +15,15 @@ import grp
 import io
 import os
 import re
-import signal
-import sys
 import time
 import traceback
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import alone as apt_alone
+from ansible_collections.gpu.provision.plugins.module_utils.apt import changes as apt_changes
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.apt import configure as apt_configure
+from ansible_collections.gpu.provision.plugins.module_utils.apt import detached as apt_detached
+from ansible_collections.gpu.provision.plugins.module_utils.apt import disk as apt_disk
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
 from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
@@ -34,7 +35,6 @@ JOURNAL = STATE + "/transaction.json"
 # The same once more, written before it and removed after it: what holds must come back is known though one is damaged.
 COPY = STATE + "/transaction-copy.json"
 LOCK = STATE + "/transaction.lock"
-RESULT = STATE + "/transaction-result.json"
 LOGS = "/var/log/gpu-provision"
 
 _JOURNAL = {
@@ -48,18 +48,9 @@ _JOURNAL = {
     "log": (None, str),
     "pid": (None, int),
 }
-_RESULT = (
-    {"error": {"code": str, "message": str, "because": (None, [str]), "hint": (None, str)}},
-    {"moved": True},
-    {"rc": int, "text": (None, str), "timed_out": (None, bool), "held": (None, [str])},
-)
 # A process of another user that has the lock is none of ours: it is not waited for as long as a transaction.
 _PATIENCE_S = 10
 
-# Free space that must remain, in bytes. A full /boot stops the next initramfs, a full /var stops dpkg itself.
-RESERVE = {"/": 512 << 20, "/var": 256 << 20, "/boot": 64 << 20}
-# A DKMS build of the NVIDIA modules unpacks and links in /var/lib/dkms (measured, 580 open: below 600 MB).
-DKMS_BUILD = 700 << 20
 # characters of apt's output that are looked through for a cause
 _TEXT = 60000
 # What apt says as long as the repository that the plan rests on is not configured.
@@ -175,7 +166,7 @@ class _Task(object):
         self._recover()
         self._wait()
         self._finish_packages()
-        if self.update_cache and not packages_done(apt_common.read_status(), self.install, self.remove):
+        if self.update_cache and not apt_changes.packages_done(apt_common.read_status(), self.install, self.remove):
             # Young lists that give exactly what was agreed to need no refresh; anything else than that gets one.
             if self.expect is not None and apt_query.lists_are_current():
                 try:
@@ -195,7 +186,7 @@ class _Task(object):
         if self.unfinished is not None and any(package.unfinished for package in after):
             # The packages are there, so apt had nothing to change, but they still cannot be set up.
             raise failure(self.unfinished, False, self.timeout, self.log_path, sorted(p.name for p in after if p.held))
-        return self._result(before, after, differences(before, after))
+        return self._result(before, after, apt_changes.differences(before, after))
 
     def _carry_out(self):
         """Simulate, judge and change; holds too."""
@@ -214,7 +205,7 @@ class _Task(object):
     def _is_done(self, packages):
         """True when dpkg's own record says that nothing has to change: then nothing at all is started."""
         return (
-            packages_done(packages, self.install, self.remove)
+            apt_changes.packages_done(packages, self.install, self.remove)
             and not self._selections(packages)
             and not apt_common.interrupted()
         )
@@ -224,12 +215,14 @@ class _Task(object):
         lines = []
         note = own_state.take(apt_common.UNFINISHED, apt_common.UNFINISHED_SHAPE, lines)
         self.warnings += lines
-        if note and (self.install or self.remove or packages_done(packages, note["install"], note["remove"])):
+        if note and (
+            self.install or self.remove or apt_changes.packages_done(packages, note["install"], note["remove"])
+        ):
             _forget(apt_common.UNFINISHED)
 
     def _preview(self, before):
         changes = []
-        if not packages_done(before, self.install, self.remove):
+        if not apt_changes.packages_done(before, self.install, self.remove):
             try:
                 changes = self._simulate(before)
             except AptError as error:
@@ -241,7 +234,7 @@ class _Task(object):
         for package in before:
             if package.unfinished:
                 self.warnings.append("%s is %s: dpkg --configure -a would run first" % (package.name, package.state))
-        after = applied(before, changes)
+        after = apt_changes.applied(before, changes)
         return self._result(before, after, changes, assume_holds=True)
 
     def _take_turn(self):
@@ -310,7 +303,7 @@ class _Task(object):
                     % apt_files.UNATTENDED
                 )
             lines[-1] += "; " + how
-        held = restore_holds(journal, packages, self._set_selections)
+        held = apt_changes.restore_holds(journal, packages, self._set_selections)
         _forget(JOURNAL, COPY)
         self.warnings += lines
         self.recovered = {"started": journal.get("started"), "log": journal.get("log"), "held": held}
@@ -334,16 +327,18 @@ class _Task(object):
     def _finish_packages(self):
         """Finish what dpkg left half-done. A failure is not the end: the transaction may replace the culprit."""
         before, cut_off = apt_common.read_status(), apt_common.interrupted() or self.recovered is not None
-        rest = half_purged(before, self.remove)
+        rest = apt_changes.half_purged(before, self.remove)
         if not cut_off and not rest and not any(package.unfinished for package in before):
             return
         result = self._in_worker(lambda log: self._configure_pending(rest, log), before)
         packages = apt_common.read_status()
         # Ours first: somebody else's may be in no repository any more.
-        for lost in half_unpacked(packages, self.install, [*self.extra_hold, *self.remove]):
+        for lost in apt_changes.half_unpacked(packages, self.install, [*self.extra_hold, *self.remove]):
             # What waited for these is set up by the same call of apt.
             result = self._in_worker(lambda log, lost=lost: self._unpack_again(lost, packages, log), packages)
-        self.finished.update((change["name"], change) for change in differences(before, apt_common.read_status()))
+        self.finished.update(
+            (change["name"], change) for change in apt_changes.differences(before, apt_common.read_status())
+        )
         if self.finished:
             why = "an earlier run was cut off; its" if cut_off else "unfinished"
             self.finished_first = "%s packages were configured first: %s" % (why, ", ".join(sorted(self.finished)))
@@ -404,11 +399,13 @@ class _Task(object):
 
     def _simulate(self, packages):
         """Ask apt, judge the answer, compare it with the plan, look at the disks. Returns the changes."""
-        if packages_done(packages, self.install, self.remove):
+        if apt_changes.packages_done(packages, self.install, self.remove):
             return []
         asked = [item.partition("=")[0] for item in self.install]
         answer = apt_query.simulate(
-            install=self.install, remove=present_names(packages, self.remove), unhold=self._may_unhold(packages)
+            install=self.install,
+            remove=apt_changes.present_names(packages, self.remove),
+            unhold=self._may_unhold(packages),
         )
         if not answer["ok"]:
             raise self._refused(answer, packages)
@@ -439,7 +436,9 @@ class _Task(object):
         moved = (
             []
             if self.expect is None
-            else compare_with_plan(without_finished(self.expect, self.finished, packages), answer["changes"])
+            else apt_changes.compare_with_plan(
+                apt_changes.without_finished(self.expect, self.finished, packages), answer["changes"]
+            )
         )
         if moved and self.finished_first:
             moved.append(self.finished_first)
@@ -450,12 +449,10 @@ class _Task(object):
                 because=moved,
                 hint="plan again",
             )
-        full = disk_problems(
-            disk_needs(answer["changes"], answer["download_bytes"], answer["disk_bytes"], _largest_initrd()),
-            reserve(self.reserve),
-            os.statvfs,
-            _device,
+        needed = apt_disk.needs(
+            answer["changes"], answer["download_bytes"], answer["disk_bytes"], apt_disk.largest_initrd()
         )
+        full = apt_disk.problems(needed, apt_disk.reserve(self.reserve))
         if full:
             raise AptError("apt.disk_full", "not enough free disk space", because=full, hint="free some space first")
         return answer["changes"]
@@ -495,7 +492,7 @@ class _Task(object):
             ["apt-get"]
             + options
             + ["-y"]
-            + apt_query.change_args(self.install, present_names(packages, self.remove), downgrade)
+            + apt_query.change_args(self.install, apt_changes.present_names(packages, self.remove), downgrade)
         )
 
         def work(log):
@@ -511,7 +508,7 @@ class _Task(object):
         if result.get("moved"):
             return False
         if result["rc"] != 0:
-            self.touched = bool(differences(packages, apt_common.read_status()))
+            self.touched = bool(apt_changes.differences(packages, apt_common.read_status()))
             error = failure(
                 result.get("text") or "",
                 result.get("timed_out"),
@@ -564,7 +561,7 @@ class _Task(object):
                 # the holds come first; the trace goes to the log and to the caller
                 result = {"error": {"code": "apt.worker", "message": traceback.format_exc()}}
             try:
-                result["held"] = restore_holds(journal, apt_common.read_status(), self._set_selections)
+                result["held"] = apt_changes.restore_holds(journal, apt_common.read_status(), self._set_selections)
                 done = whole and not result.get("rc", 1)
                 _forget(JOURNAL, COPY, *([apt_common.UNFINISHED] if done else []))
             except AptError as error:
@@ -573,7 +570,7 @@ class _Task(object):
             return result
 
         try:
-            result = detached(body, log, self.lock_file)
+            result = apt_detached.detached(body, log, self.lock_file)
         finally:
             log.close()
         if "error" in result:
@@ -642,246 +639,15 @@ class _Task(object):
             "diff": {
                 "before_header": "packages",
                 "after_header": "packages",
-                "before": diff_text(before, held_before, touched),
-                "after": diff_text(after, held_after, touched),
+                "before": apt_changes.diff_text(before, held_before, touched),
+                "after": apt_changes.diff_text(after, held_after, touched),
             },
         }
 
     def _selections(self, packages):
-        return holds_from_status(packages, self.hold, self.release, self.extra_hold, extra_release=self.extra_release)
-
-
-# --- pure parts
-
-
-def packages_done(packages, install, remove):
-    """True when every ``name=version`` is installed, nothing to remove is there, and dpkg has nothing unfinished."""
-    by_name = {}
-    native = apt_common.native_arch(packages)
-    for package in packages:
-        if package.arch in ("", "all", native):
-            by_name[package.name] = package
-        by_name["%s:%s" % (package.name, package.arch)] = package
-        if package.unfinished:
-            return False
-    for item in install:
-        name, _, version = item.partition("=")
-        package = by_name.get(name)
-        if package is None or not package.installed or (version and package.version != version):
-            return False
-    return not present_names(packages, remove)
-
-
-def half_unpacked(packages, install, others=()):
-    """Lists of "name=version" that dpkg began to unpack and apt must unpack again: ours, and those of other people.
-
-    Apt of Ubuntu 24.04 takes them for installed and lets what depends on them fail. install: what is asked for; where that
-    is another version, its installation mends it. others: names that are ours too.
-    """
-    asked = dict(item.partition("=")[::2] for item in install)
-    ours, foreign = [], []
-    for p in packages:
-        broken = p.present and p.version and (p.flag == "reinstreq" or p.state == "half-installed")
-        if broken and asked.get(p.name, "") in ("", p.version):
-            own = p.name in asked or p.name in others or driver_names.is_driver_package(p.name)
-            (ours if own else foreign).append("%s=%s" % (p.name, p.version))
-    return [names for names in (ours, foreign) if names]
-
-
-def half_purged(packages, others=()):
-    """Names of the driver's and other packages that dpkg was cut off at just before it forgot them.
-
-    dpkg selects for purge what it removes and what leaves no configuration behind (removal_bulk in its remove.c).
-    """
-    native = apt_common.native_arch(packages)
-    return [
-        apt_common.selection_name(p, native)
-        for p in packages
-        if p.want == "purge"
-        and p.state == "config-files"
-        and (p.name in others or driver_names.is_driver_package(p.name))
-    ]
-
-
-def present_names(packages, wanted):
-    """Those of the wanted names of which something is on the disk, in their order."""
-    present = {p.name for p in packages if p.present} | {"%s:%s" % (p.name, p.arch) for p in packages if p.present}
-    return [name for name in wanted if name in present]
-
-
-def holds_from_status(packages, hold, release=False, extra_hold=(), held_before=(), extra_release=()):
-    """Return [(name, selection)] to write, so that exactly the right packages are on hold; empty when all is right.
-
-    hold: every present driver package, by exact name; release: the driver's holds are lifted instead. extra_hold,
-    extra_release: names besides them. held_before: what else was on hold. Holds on packages that are not there are
-    always cleared within the driver's names and the extra ones: they make later installs fail (G2).
-    """
-    native = apt_common.native_arch(packages)
-    extra, free, before = set(extra_hold), set(extra_release), set(held_before)
-    selections = []
-    for package in packages:
-        driver = driver_names.is_driver_package(package.name)
-        name = apt_common.selection_name(package, native)
-        if not package.present:
-            if package.held and (driver or package.name in extra or package.name in free):
-                selections.append((name, "deinstall" if package.state == "config-files" else "purge"))
-            continue
-        wanted = (hold and driver) or package.name in extra
-        if (release and driver) or package.name in free:
-            if package.held:
-                selections.append((name, "install"))
-        elif (wanted or package.name in before) and not package.held and package.want != "deinstall":
-            selections.append((name, "hold"))
-    return selections
-
-
-def restore_holds(journal, packages, write):
-    """Hold again by a journal, through write(selections). Returns the names that are on hold afterwards."""
-    # A failed removal leaves "deinstall": that request is over, the package is still there.
-    for package in packages:
-        if package.want in ("deinstall", "purge") and package.present:
-            package.want = "install"
-    selections = holds_from_status(
-        packages,
-        journal["hold"],
-        journal["release"],
-        journal["extra_hold"],
-        journal["held_before"],
-        journal.get("extra_release") or (),
-    )
-    write(selections)
-    now = {p.name for p in packages if p.held} | {name.split(":")[0] for name, how in selections if how == "hold"}
-    return sorted(now - {name.split(":")[0] for name, how in selections if how != "hold"})
-
-
-def differences(before, after):
-    """Return the changes between two readings of dpkg's status, as simulate words them."""
-
-    def table(packages):
-        native = apt_common.native_arch(packages)
-        return {apt_common.selection_name(p, native): p for p in packages if p.present}
-
-    old, new = table(before), table(after)
-    changes = []
-    for name in sorted(set(old) | set(new)):
-        was, now = old.get(name), new.get(name)
-        if was is not None and now is not None and (was.version, was.unfinished) == (now.version, now.unfinished):
-            continue
-        if now is None:
-            action = "remove"
-        elif was is None:
-            action = "install"
-        else:
-            action = apt_query.change_action(was.version, now.version)
-        changes.append(
-            {
-                "action": action,
-                "name": name,
-                "version": now.version if now else None,
-                "from_version": was.version if was else None,
-            }
+        return apt_changes.holds_from_status(
+            packages, self.hold, self.release, self.extra_hold, extra_release=self.extra_release
         )
-    return changes
-
-
-def applied(packages, changes):
-    """Return the packages as they would be after the changes of a simulation."""
-    native = apt_common.native_arch(packages)
-    table = {apt_common.selection_name(p, native): p for p in packages}
-    for change in changes:
-        name, _, arch = change["name"].partition(":")
-        was = table.get(change["name"])
-        fields = {
-            "Package": name,
-            "Architecture": arch or (was.arch if was else "all"),
-            "Version": change["version"],
-            "Status": "install ok installed" if change["version"] else "deinstall ok config-files",
-        }
-        table[change["name"]] = apt_common.Installed(fields)
-        if was is not None and was.held and change["version"]:
-            table[change["name"]].want = "hold"
-    return list(table.values())
-
-
-def diff_text(packages, held, names_shown):
-    """Return one line for each present package of the given names: name, version, and whether it is on hold."""
-    native = apt_common.native_arch(packages)
-    lines = []
-    for package in packages:
-        if package.present and package.name in names_shown:
-            state = " (%s)" % package.state if package.unfinished else ""
-            hold = " held" if package.name in held else ""
-            lines.append("%s %s%s%s\n" % (apt_common.selection_name(package, native), package.version, state, hold))
-    return "".join(sorted(lines))
-
-
-def compare_with_plan(expect, changes):
-    """Return what differs between a plan's changes and a simulation, as lines; empty when they agree."""
-
-    def table(items):
-        return {item["name"]: (item["action"], item.get("version")) for item in items}
-
-    planned, now = table(expect), table(changes)
-    lines = []
-    for name in sorted(set(planned) | set(now)):
-        if planned.get(name) != now.get(name):
-            lines.append("%s: planned %s, now %s" % (name, _describe(planned.get(name)), _describe(now.get(name))))
-    return lines
-
-
-def without_finished(expect, finished, packages):
-    """Return a plan's changes without those that are done already: by finishing what an earlier run had begun.
-
-    finished: what that changed, by name; packages: as they are now. A package that is elsewhere than planned stays.
-    """
-    native = apt_common.native_arch(packages)
-    now = {apt_common.selection_name(p, native): p.version for p in packages if p.present}
-    return [
-        change
-        for change in expect
-        if change["name"] not in finished or now.get(change["name"]) != change.get("version")
-    ]
-
-
-def _describe(change):
-    return "nothing" if change is None else " ".join(part for part in change if part)
-
-
-def reserve(mib=None):
-    """Bytes that must stay free, by path; mib, when given, stands for all of them."""
-    return dict(RESERVE) if mib is None else {path: int(mib) << 20 for path in RESERVE}
-
-
-def disk_needs(changes, download_bytes, disk_bytes, largest_initrd):
-    """Return {path: bytes} that a transaction needs at most while it runs."""
-    needs = {"/": max(0, disk_bytes), "/var": max(0, download_bytes), "/boot": 0}
-    growing = [driver_names.parse(change["name"].split(":")[0]) for change in changes if change["action"] != "remove"]
-    if any(package and package.base in ("nvidia-dkms", "nvidia-kernel-source") for package in growing):
-        needs["/var"] += DKMS_BUILD
-    if any(growing):
-        # update-initramfs writes the new one before it drops the old one
-        needs["/boot"] += largest_initrd
-    return needs
-
-
-def disk_problems(needs, reserves, statvfs, device):
-    """Return lines that say which file system is too full. statvfs and device are called with a path."""
-    groups = {}
-    for path in sorted(needs):
-        groups.setdefault(device(path), []).append(path)
-    lines = []
-    for paths in groups.values():
-        need = sum(needs[path] for path in paths)
-        spare = max(reserves[path] for path in paths)
-        state = statvfs(paths[0])
-        free = state.f_bavail * state.f_frsize
-        # A transaction that needs nothing is not stopped by a disk that was full before: it may be the cure.
-        if need and free < need + spare:
-            lines.append(
-                "%s: %d MiB free, %d MiB needed, %d MiB must stay free"
-                % (" and ".join(paths), free >> 20, -(-need >> 20), spare >> 20)
-            )
-    return lines
 
 
 _FAILED = re.compile(r"^dpkg: error processing (?:package|archive) (\S+) \(--(\w+)\):$", re.M)
@@ -1014,89 +780,6 @@ _HINTS = {
 }
 
 
-# --- the detached process
-
-
-def detached(body, log, lock_file):
-    """Run body() -> dict in a process that outlives this one, and wait for its result.
-
-    The process has a session of its own, no terminal, and lets HUP, INT and TERM pass. When this process is
-    killed, the work goes on to its end, holds included. It keeps lock_file locked until then. Raises AptError
-    ``apt.worker`` when the process died without a result.
-    """
-    if os.path.isdir(RESULT):
-        own_state.put_aside(own_state.Damaged(RESULT, "it is a folder"))
-    elif os.path.lexists(RESULT):
-        os.unlink(RESULT)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    alive, keep = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(alive)
-        _detach(body, log, {log.fileno(), lock_file.fileno(), keep})
-    os.close(keep)
-    os.waitpid(child, 0)
-    # The worker holds the other end: end of file means that it is gone, however it went.
-    with os.fdopen(alive, "rb") as end:
-        end.read()
-    lines = []
-    result = own_state.take(RESULT, _RESULT, lines, "what the process that changes packages said is lost")
-    if result is None:
-        raise AptError(
-            "apt.worker",
-            "the process that changes the packages was killed",
-            because=lines,
-            log=log.name,
-            hint="run it again: the next run restores the holds and finishes",
-        )
-    os.unlink(RESULT)
-    return result
-
-
-def _detach(body, log, keep):
-    """Never returns: becomes the worker, runs body, writes its result."""
-    code = 1
-    try:
-        os.setsid()
-        if os.fork() != 0:
-            os._exit(0)
-        # Handlers, not SIG_IGN: a handler does not pass on to apt and the maintainer scripts.
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _stay)
-        os.chdir("/")
-        _close_all(keep, log)
-        result = body()
-        own_state.write(RESULT, result)
-        code = 0
-    except BaseException:
-        # Nothing above us to raise to: the log is what a person will read.
-        log.write(traceback.format_exc().encode("utf-8"))
-        log.flush()
-    finally:
-        os._exit(code)
-
-
-def _stay(number, frame):
-    """HUP, INT and TERM do not end the worker: it must hold again."""
-
-
-def _close_all(keep, log):
-    """Give up every file of the caller: an open pipe would keep the ssh connection waiting."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(log.fileno(), 1)
-    os.dup2(log.fileno(), 2)
-    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else map(str, range(256)):
-        number = int(name)
-        if number > 2 and number not in keep:
-            try:
-                os.close(number)
-            except OSError as error:
-                if error.errno != errno.EBADF:
-                    raise
-
-
 # --- small I/O
 
 
@@ -1132,12 +815,3 @@ def _boot_id():
         return host_tree.read_text("/proc/sys/kernel/random/boot_id").strip()
     except OSError:
         return None
-
-
-def _device(path):
-    return os.stat(path).st_dev
-
-
-def _largest_initrd():
-    sizes = [os.stat("/boot/" + name).st_size for name in os.listdir("/boot") if name.startswith("initrd.img")]
-    return max(sizes) if sizes else 0

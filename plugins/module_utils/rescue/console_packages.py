@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 
+from ansible_collections.gpu.provision.plugins.module_utils.apt import changes as apt_changes
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
 from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
@@ -189,7 +190,7 @@ class Packages(object):
         """What was on hold and is still there; every package of the driver too, where the inventory holds it."""
         there = [p for p in apt_common.read_status() if p.present]
         names = [p.name for p in there if p.name in self.held]
-        pairs = apt_transaction.holds_from_status(there, self.decisions["hold"] and not leave, extra_hold=names)
+        pairs = apt_changes.holds_from_status(there, self.decisions["hold"] and not leave, extra_hold=names)
         if pairs:
             self.talk.say("+ hold %d packages by their exact names" % len(pairs))
             apt_common.wait_for_locks(apt_common.DPKG_LOCKS, LOCK_SECONDS)
