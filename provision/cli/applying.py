@@ -142,6 +142,7 @@ def _carry_out(
     how: How,
     back: Rollback | None,
 ) -> int:
+    from provision.commands import actions
     from provision.commands import apply as command
     from provision.commands import plan as planning
     from provision.runs import engine, rollback
@@ -154,7 +155,7 @@ def _carry_out(
         fleet,
         renderer.progress(),
         on_change=lambda: engine.make_ready(fleet.inventory),
-        keep=command.stays_up if not options.staged else lambda plan: False,
+        keep=actions.stays_up if not options.staged else lambda plan: False,
         waits=command.can_wait(fleet, options),
         before=keep_before,
     )

@@ -1,33 +1,26 @@
 """apply: carry a plan out, then prove it by a fresh read: all hosts at once, or a few at a time.
 
-What comes after what is in ``provision.rollout.loop``; here is how it is done: Ansible, the fast read, hooks.
+What comes after what is in ``provision.rollout.loop``, how each thing is done in ``provision.commands.actions``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.run import hook as run_hook
-from provision import remote
-from provision.collection import ROOT
-from provision.commands import plan as planning
-from provision.commands import verify
+from provision.commands.actions import Actions
 from provision.documents import AppliedHost, AppliedWave, ApplyDocument, PlanDocument
-from provision.errors import Exit, Issue, ProvisionError, RefusedError, UsageError
-from provision.inventory import Host
+from provision.errors import Exit, Issue, RefusedError, UsageError
 from provision.lib import own_state
 from provision.parts.plan import HostPlan
 from provision.rollout import summary as rollout_summary
-from provision.rollout.hooks import SPARE_SECONDS, Hook, failed, hooks_of, judge
+from provision.rollout.hooks import hooks_of
 from provision.rollout.interrupts import Interrupts
-from provision.rollout.loop import HookResult, Outcome, Rollout
+from provision.rollout.loop import Outcome, Rollout
 from provision.rollout.observers import RunObserver
 from provision.rollout.options import RolloutOptions
 from provision.rollout.state import (
@@ -46,10 +39,8 @@ from provision.rollout.state import (
 )
 from provision.rollout.waves import Kind, canaries, kind_of, parts, waves
 from provision.runs import engine, left_behind
-from provision.runs.engine import Event, HostOutcome
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all, release
 
-_PLAYBOOK = ROOT / "playbooks/site.yml"
 # A transaction that compiles modules on a slow host; the role waits for it too, and would say so.
 _SETTLE_SECONDS = 1800.0
 
@@ -77,11 +68,6 @@ class Stages:
 def to_change(plan: PlanDocument) -> list[str]:
     """Return the hosts that apply would change."""
     return [name for name, host in plan.hosts.items() if host.status == "changes"]
-
-
-def stays_up(plan: HostPlan) -> bool:
-    """True for a host that changes without a reboot: its session will do for the proof."""
-    return plan.status == "changes" and not plan.reboot.needed
 
 
 def can_wait(fleet: Fleet, options: RolloutOptions) -> set[str]:
@@ -202,7 +188,7 @@ def run(
     agreed = {name: plan.hosts[name] for name in [*names, *staged.begun]}
     started = time.monotonic()
     interrupts = Interrupts(talk.note)
-    actions = _Actions(fleet, store, agreed, talk, check, verbosity)
+    actions = Actions(fleet, store, agreed, talk, check, verbosity)
     rollout = Rollout(
         actions,
         store,
@@ -442,297 +428,3 @@ def _conclude(
         # it may say more than its hosts (64: values that cannot be used)
         found.append(Exit(plan.exit_code))
     return document.conclude(found)
-
-
-# ---- how things are done -------------------------------------------------------------------------------------------------
-
-
-class _Actions:
-    """The real thing for a Rollout: Ansible, the fast read, the hooks."""
-
-    def __init__(
-        self, fleet: Fleet, store: Store, agreed: Mapping[str, HostPlan], talk: Talk, check: bool, verbosity: int
-    ) -> None:
-        self.fleet, self.store, self.agreed, self.talk = fleet, store, agreed, talk
-        self.check, self.verbosity = check, verbosity
-        self._hooks = {name: hooks_of(name, values) for name, values in fleet.values.items()}
-
-    def drains(self, host: str) -> bool:
-        return "drain" in self._hooks[host]
-
-    def note(self, text: str) -> None:
-        self.talk.note(text)
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    @contextlib.contextmanager
-    def waiting(self, hosts: Sequence[str]) -> Iterator[Callable[[Mapping[str, list[str]], float], None]]:
-        def show(users: Mapping[str, list[str]], left: float) -> None:
-            for name in hosts:
-                if name in users:
-                    self.talk.host(name, f"in use by {', '.join(users[name])}; {rollout_summary.duration(left)} left")
-                else:
-                    self.talk.host(name, "idle", state="ok")
-
-        self.talk.begin("waiting for idle GPUs", hosts)
-        try:
-            yield show
-        finally:
-            self.talk.end()
-
-    def prepare(self) -> None:
-        engine.make_ready(self.fleet.inventory)
-
-    def _of(self, names: Sequence[str]) -> list[Host]:
-        wanted = set(names)
-        return [host for host in self.fleet.hosts if host.name in wanted]
-
-    # -- hooks
-
-    def hook(self, phase: str, hosts: Sequence[str], wave: int) -> dict[str, HookResult]:
-        having = [host for host in self._of(hosts) if phase in self._hooks[host.name]]
-        title = "draining" if phase == "drain" else "resuming"
-        self.talk.begin(title, [host.name for host in having])
-
-        def one(host: Host) -> Issue | None:
-            self.talk.host(host.name, title)
-            return self._run_hook(phase, host, self._hooks[host.name][phase], wave)
-
-        def report(host: Host, result: Issue | None | ProvisionError) -> None:
-            issue = result.issue if isinstance(result, ProvisionError) else result
-            if issue is None:
-                self.talk.host(host.name, "drained" if phase == "drain" else "resumed", state="ok")
-            else:
-                self.talk.host(host.name, issue.message, state="failed")
-
-        try:
-            results = remote.for_each(having, one, forks=self.fleet.forks, on_done=report)
-        finally:
-            self.talk.end()
-        # without this hook there is nothing to fail
-        found = {name: HookResult() for name in hosts}
-        for name, result in results.items():
-            if isinstance(result, ProvisionError):
-                hook = self._hooks[name][phase]
-                because = [result.issue.message, *result.issue.because][:6]
-                result = failed(phase, name, hook, "could not be run", because, self.store.state.again)
-            found[name] = HookResult(result)
-        return found
-
-    def _run_hook(self, phase: str, host: Host, hook: Hook, wave: int) -> Issue | None:
-        args: dict[str, Any] = {
-            "command": list(hook.command),
-            "timeout": hook.timeout,
-            "environment": hook.environment(phase, host.name, self.store.state.run, wave),
-        }
-        if hook.on == "controller":
-            answer = run_hook.run(args["command"], args["environment"], args["timeout"])
-        else:
-            with contextlib.closing(remote.open_session(host)) as session:
-                answer = session.call("run.hook", args, timeout=hook.timeout + SPARE_SECONDS)
-        return judge(phase, host.name, hook, answer, self.store.state.again)
-
-    # -- reading
-
-    def plan(self, hosts: Sequence[str]) -> dict[str, HostPlan]:
-        part = replace(self.fleet, inventory=replace(self.fleet.inventory, hosts=self._of(hosts)))
-        return planning.run(part, _Titled(self.talk, "looking again"), keep=stays_up, waits=set(hosts)).hosts
-
-    def users(self, hosts: Sequence[str]) -> dict[str, list[str] | None]:
-        def ask(host: Host) -> list[str]:
-            with contextlib.closing(remote.open_session(host)) as session:
-                return planning.described(session.call("probe.gpu_users", {})["gpu_users"])
-
-        answers = remote.for_each(self._of(hosts), ask, forks=self.fleet.forks)
-        return {name: None if isinstance(answer, ProvisionError) else answer for name, answer in answers.items()}
-
-    # -- changing
-
-    def play(self, wave: int, title: str, plans: Mapping[str, HostPlan]) -> tuple[dict[str, Outcome], bool]:
-        names = list(plans)
-        folder, plan_file = self._folder(wave, plans)
-        self.talk.begin(f"{title}checking (nothing is changed)" if self.check else f"{title}applying", names)
-        try:
-            result = engine.run_playbook(
-                _PLAYBOOK,
-                self.fleet.inventory,
-                names,
-                {"gpu_provision_plan_file": str(plan_file), "gpu_provision_run": self.store.state.run},
-                folder,
-                lambda event: show_event(self.talk, event),
-                forks=self.fleet.forks,
-                check=self.check,
-                verbosity=self.verbosity,
-                pythons={name: plans[name].spec.get("python", {}) for name in names},
-                on_start=self._started,
-            )
-        finally:
-            self.talk.end()
-        with self.store.change() as state:
-            state.playbook = None
-        again = self.store.state.again
-        outcomes = {name: _outcome(name, result.hosts[name], plans[name], self.check, again) for name in names}
-        if result.interrupted:
-            middle = [name for name in names if outcomes[name].status == "interrupted"]
-            for name, still in left_behind.still_running(self.fleet, middle).items():
-                outcomes[name].applied.because.append(still)
-        return outcomes, result.interrupted
-
-    def _started(self, pid: int) -> None:
-        with self.store.change() as state:
-            state.playbook = Process.of(pid)
-
-    def _folder(self, wave: int, plans: Mapping[str, HostPlan]) -> tuple[Path, Path]:
-        """Return (where this wave's log and events go, the file of its plans): the run's own folder for its only wave."""
-        state, folder = self.store.state, self.store.folder
-        if len(state.waves) > 1 or state.sessions > 1:
-            again = f"-session-{state.sessions}" if state.sessions > 1 else ""
-            folder = folder / f"wave-{wave:02d}{again}"
-            folder.mkdir(mode=0o700, exist_ok=True)
-        if folder == self.store.folder and all(plan is self.agreed[name] for name, plan in plans.items()):
-            return folder, folder / "plan.json"
-        plan_file = folder / "wave.json"
-        own_state.write(plan_file, PlanDocument(hosts=dict(plans)).to_json())
-        return folder, plan_file
-
-    def prove(self, title: str, outcomes: Mapping[str, Outcome]) -> None:
-        hosts = self._of([name for name, outcome in outcomes.items() if outcome.status == "done"])
-        if not hosts:
-            return
-        verified = verify.run(self.fleet, _Titled(self.talk, title), hosts, keep=True)
-        for name, result in verified.hosts.items():
-            outcome = outcomes[name]
-            outcome.applied.checks = result.checks
-            outcome.issues += [issue for issue in verified.errors if issue.host == name]
-            if result.status == "fail":
-                outcome.applied.status, outcome.code = "check_failed", Exit.CHECK_FAILED
-            elif result.status == "unreachable":
-                outcome.applied.status, outcome.code = "unreachable", Exit.UNREACHABLE
-            elif result.status == "failed":
-                outcome.applied.status, outcome.code = "failed", Exit.FAILED
-
-
-class _Titled:
-    """A Talk with another title."""
-
-    def __init__(self, talk: Talk, title: str) -> None:
-        self._talk, self._title = talk, title
-
-    def begin(self, title: str, hosts: Sequence[str]) -> None:
-        self._talk.begin(self._title, hosts)
-
-    def host(self, name: str, text: str, *, state: str = "running") -> None:
-        self._talk.host(name, text, state=state)
-
-    def note(self, text: str) -> None:
-        self._talk.note(text)
-
-    def end(self) -> None:
-        self._talk.end()
-
-
-def _outcome(name: str, outcome: HostOutcome, plan: HostPlan, check: bool, again: str) -> Outcome:
-    """Return what a play did on one host, as the document says it. again: the command that goes on with the run."""
-    status: str = outcome.status
-    code, issues, lost = outcome.exit_code, [outcome.issue] if outcome.issue else [], False
-    if outcome.status in ("interrupted", "not_started") and outcome.issue is not None:
-        # What was interrupted is said once, of the whole run.
-        issues = []
-    elif outcome.issue is not None and outcome.issue.code == "verify.failed":
-        status, code = "check_failed", Exit.CHECK_FAILED
-    elif outcome.status == "failed" and outcome.issue is not None and did_not_come_back(outcome):
-        status, code, lost = "unreachable", Exit.UNREACHABLE, True
-        issues = [not_back_issue(name, outcome.issue, plan, again)]
-    elif outcome.issue is not None and status in ("failed", "unreachable") and not check:
-        issues = [_go_on_after(outcome.issue, outcome.untouched, again)]
-    if status in ("ok", "changed"):
-        left = "reboot_needed" if outcome.reboot_required else "restart_needed"
-        waits = outcome.reboot_required or outcome.restart_required is not None
-        status = "checked" if check else left if waits else "done"
-        if status == "reboot_needed":
-            issues.append(reboot_issue(name, plan.reboot.because, outcome.reboot_because, again))
-        elif status == "restart_needed":
-            issues.append(restart_issue(name, outcome.restart_required or []))
-    task = (outcome.running_task or "").rpartition(" : ")[2]
-    applied = AppliedHost.model_validate(
-        {
-            "status": status,
-            "summary": plan.summary,
-            "changed": outcome.changed,
-            "failed_task": outcome.failed_task,
-            "untouched": outcome.untouched,
-            "rebooted": outcome.rebooted,
-            "because": [f"in {task!r}"] if task else [],
-        }
-    )
-    return Outcome(applied, code, issues, lost, outcome.warnings)
-
-
-def _go_on_after(issue: Issue, untouched: bool, again: str) -> Issue:
-    """The error of a host that failed, with how to go on."""
-    go_on = f"go on: {again}"
-    because = [*issue.because, *(["nothing was changed on it this time"] if untouched else [])]
-    return issue.model_copy(update={"because": because, "hint": f"{issue.hint}; then {go_on}" if issue.hint else go_on})
-
-
-def did_not_come_back(outcome: HostOutcome) -> bool:
-    """True where a reboot was begun and no other boot answered in time. Source: ansible.builtin.reboot compares boot_id."""
-    action = (outcome.failed_action or "").rpartition(".")[2]
-    return action == "reboot" and outcome.issue is not None and "Timed out waiting" in outcome.issue.message
-
-
-def not_back_issue(host: str, issue: Issue, plan: HostPlan, again: str) -> Issue:
-    """A host that was rebooted and did not come back within its time limit."""
-    limit = ((plan.spec.get("parts") or {}).get("nvidia_driver") or {}).get("reboot", {}).get("timeout")
-    within = f" within {limit} s (nvidia_driver_reboot_timeout)" if limit else ""
-    return Issue(
-        code="reboot.not_back",
-        host=host,
-        message=f"did not come back from its reboot{within}",
-        because=[issue.message.partition(": ")[2] or issue.message, *issue.because][:4],
-        hint=f"look at its console; when it is up, go on: {again}",
-    )
-
-
-def reboot_issue(host: str, because: list[str], why_left: Sequence[str] = (), again: str = "") -> Issue:
-    """What is left to the owner of a host whose reboot is not ours to do. why_left: what kept us from it, if not the owner.
-
-    again: the command that goes on with the run.
-    """
-    hint = "reboot it when it suits, then run: provision verify"
-    if why_left:
-        hint = f"reboot it when it suits, then go on: {again}"
-    return Issue(
-        code="reboot.needed",
-        host=host,
-        message="done, and a reboot is needed",
-        because=[*why_left, *because],
-        hint=hint,
-    )
-
-
-def restart_issue(host: str, because: list[str]) -> Issue:
-    """What is left to the owner of a host whose containers a restart would end."""
-    return Issue(
-        code="restart.needed",
-        host=host,
-        message="done, and a daemon has to be restarted",
-        because=because,
-        hint="when these containers have ended, run apply again: it restarts then, unless container_toolkit_restart is "
-        "never, which leaves it to you; always does it at once",
-    )
-
-
-def show_event(talk: Talk, event: Event) -> None:
-    """Say what an event of the run means for its host."""
-    kind, host = event["event"], event.get("host")
-    if host is None:
-        return
-    if kind == "host_start":
-        rebooting = engine.is_reboot(event)
-        talk.host(host, "rebooting" if rebooting else event["task"])
-    elif kind == "ok" and event["changed"]:
-        talk.host(host, event["task"], state="changed")
-    elif kind == "unreachable" or (kind == "failed" and not event.get("ignored")):
-        talk.host(host, f"{event['task']}: {engine.said(event).splitlines()[0]}", state="failed")

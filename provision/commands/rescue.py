@@ -17,7 +17,7 @@ from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runr
 from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.commands import verify
-from provision.commands.apply import reboot_issue, show_event
+from provision.commands.outcomes import reboot_issue, show_event
 from provision.diagnose.finding import Cause
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host

@@ -18,6 +18,7 @@ from rich.console import Console
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_users
 from provision.commands import apply
+from provision.commands.outcomes import host_outcome
 from provision.documents import ApplyDocument, PlanDocument
 from provision.errors import Issue, ProvisionError, UsageError
 from provision.parts.plan import HostPlan, PackageChange, Reboot, Step
@@ -382,7 +383,7 @@ def test_why_a_host_is_not_rebooted_now(host, policy, expected):
 
 def test_what_is_left_of_a_reboot_says_how_to_go_on():
     left = HostOutcome(status="changed", reboot_required=True, reboot_because=[gpu_users.OWN_MACHINE])
-    outcome = apply._outcome("gpu01", left, plan("gpu01"), False, "provision apply --resume run-1")
+    outcome = host_outcome("gpu01", left, plan("gpu01"), False, "provision apply --resume run-1")
     assert (outcome.status, outcome.code) == ("reboot_needed", 6)
     assert outcome.issues[0].because[0] == gpu_users.OWN_MACHINE
     assert "provision apply --resume run-1" in outcome.issues[0].hint
@@ -399,7 +400,7 @@ def test_what_is_left_of_a_reboot_says_how_to_go_on():
 def test_a_host_that_does_not_come_back_is_told_from_one_that_fails(action, message, lost):
     issue = Issue(code="apply.task_failed", host="gpu01", message=message)
     failed = HostOutcome(status="failed", failed_task="t", failed_action=action, issue=issue)
-    outcome = apply._outcome("gpu01", failed, plan("gpu01"), False, "run-1")
+    outcome = host_outcome("gpu01", failed, plan("gpu01"), False, "run-1")
     assert outcome.lost is lost
     assert (outcome.status, outcome.code) == (("unreachable", 4) if lost else ("failed", 1))
     assert [found.code for found in outcome.issues] == ["reboot.not_back" if lost else "apply.task_failed"]
@@ -417,7 +418,7 @@ def test_a_host_that_failed_says_how_to_go_on_and_that_nothing_was_changed():
     issue = Issue(code="host.slow", host="a", message="Change packages: too slow", because=["the load"], hint="wait")
     names = ("a", "b")
     outcomes = {
-        name: apply._outcome(
+        name: host_outcome(
             name,
             HostOutcome(status="failed", untouched=name == "a", issue=issue),
             plan(name),
