@@ -123,7 +123,7 @@ def go_on(settings: Settings, run: str, options: RolloutOptions, how: How, *, ro
         limit=settings.limit or where.limit,
         forks=settings.forks or where.forks,
         extra_vars=[*given, *settings.extra_vars],
-        vault_password_file=settings.vault_password_file or list(where.vault_password_files),
+        vault_id=settings.vault_id or list(where.vault_password_files),
     )
     fleet, renderer = open_fleet(with_values(settings, state.options.values or False), "apply")
     part = command.part_of(fleet, state, settings.limit)
@@ -234,7 +234,7 @@ def _where(settings: Settings, fleet: Fleet, options: RolloutOptions) -> Where:
         values=values,
         files=[name[1:] for name in files] if lasting else [],
         extra_vars=[name for name in again if name not in _SUDO_PASSWORDS],
-        vault_password_files=_absolute(settings.vault_password_file),
+        vault_password_files=fleet.inventory.vault_ids,
         asks=[*asks, *(["--ask-vault-pass"] if settings.ask_vault_pass else [])],
         forks=settings.forks,
         run_dir=str(settings.run_dir.absolute()) if settings.run_dir else None,

@@ -69,7 +69,7 @@ class Settings:
     forks: int | None = None
     ask_become_pass: bool = False
     ask_vault_pass: bool = False
-    vault_password_file: list[str] = field(default_factory=list)
+    vault_id: list[str] = field(default_factory=list)
     run_dir: Path | None = None
     json: bool = False
     verbose: int = 0
@@ -151,14 +151,15 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         ],
         False,
     ),
-    "vault_password_file": (
+    "vault_id": (
         Annotated[
             list[str] | None,
             typer.Option(
                 "--vault-password-file",
+                "--vault-id",
                 metavar="FILE",
                 rich_help_panel=_HOSTS,
-                help="File or script with the vault password.",
+                help="File or script with the vault password; LABEL@FILE for one of several vaults.",
             ),
         ],
         None,
@@ -373,7 +374,7 @@ def _start(settings: Settings) -> inventory.Loading:
         settings.limit,
         settings.extra_vars,
         vault_password=_password(settings, "Vault password: ") if settings.ask_vault_pass else None,
-        vault_password_files=settings.vault_password_file,
+        vault_ids=settings.vault_id,
         become_password=_password(settings, "sudo password: ") if settings.ask_become_pass else None,
     )
 

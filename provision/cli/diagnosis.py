@@ -57,7 +57,7 @@ def diagnose(
 def _again(settings: Settings) -> list[str]:
     """The options of this call that say which hosts there are and how to get in; not -e, which may hold secrets."""
     words = [word for source in settings.inventory for word in ("-i", source)]
-    words += [word for path in settings.vault_password_file for word in ("--vault-password-file", path)]
+    words += [word for given in settings.vault_id for word in ("--vault-id", given)]
     return [*words, *["-K"] * settings.ask_become_pass, *["--ask-vault-pass"] * settings.ask_vault_pass]
 
 

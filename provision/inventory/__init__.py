@@ -98,7 +98,8 @@ class Inventory:
     warnings: list[str] = field(default_factory=list)
     # for ansible-playbook, which reads it all again
     vault_password: str | None = field(default=None, repr=False)
-    vault_password_files: list[str] = field(default_factory=list)
+    # LABEL@FILE
+    vault_ids: list[str] = field(default_factory=list)
     # typed by the user (-K)
     become_password: str | None = field(default=None, repr=False)
     # Ansible's own, for a run: collections_paths, ssh_args, ...
@@ -113,6 +114,14 @@ def absolute_file(text: str) -> str:
     return f"@{Path(text.strip()[1:]).expanduser().absolute()}" if text.lstrip().startswith("@") else text
 
 
+def vault_id(text: str) -> str:
+    """LABEL@FILE as Ansible's --vault-id takes it, with the whole path; a file without a label has Ansible's own, "default"."""
+    label, at, path = text.partition("@")
+    if not at or Path(text).expanduser().exists():
+        label, path = "default", text
+    return f"{label}@{Path(path).expanduser().absolute()}"
+
+
 class Loading:
     """An inventory that is being read; result() waits for it."""
 
@@ -122,19 +131,19 @@ class Loading:
         limit: str | None,
         extra_vars: Mapping[str, Any] | Sequence[str],
         vault_password: str | None,
-        vault_password_files: Sequence[str],
+        vault_ids: Sequence[str],
         become_password: str | None,
     ) -> None:
         self._become_password = become_password
         self._vault_password = vault_password
-        self._vault_files = [str(Path(path).expanduser().absolute()) for path in vault_password_files]
+        self._vault_ids = [vault_id(text) for text in vault_ids]
         given = [json.dumps(dict(extra_vars))] if isinstance(extra_vars, Mapping) else list(extra_vars)
         request = {
             "sources": list(sources) if sources else None,
             "limit": limit,
             "extra_vars": [absolute_file(text) for text in given if text and text != "{}"],
             "vault_password": vault_password,
-            "vault_password_files": self._vault_files,
+            "vault_ids": self._vault_ids,
             "basedir": str(ROOT / "playbooks"),
         }
         self._process = early.take()
@@ -169,7 +178,7 @@ class Loading:
             wrong = answer["error"]
             if wrong["code"] == "inventory.invalid":
                 wrong["because"] += _why_unread(talk, wrong["because"])
-                wrong["hint"] = wrong["hint"] or "mend it; ansible-inventory -i FILE --list reads it the same way"
+                wrong["hint"] = wrong["hint"] or "see what Ansible itself says of it: ansible-inventory -i FILE --list"
             raise UsageError(wrong["code"], wrong["message"], because=wrong["because"], hint=wrong["hint"])
         hosts = [_host(data, self._become_password) for data in answer["hosts"]]
         _refuse_unresolved(hosts)
@@ -180,7 +189,7 @@ class Loading:
             groups=answer["groups"],
             warnings=_warnings(talk),
             vault_password=self._vault_password,
-            vault_password_files=self._vault_files,
+            vault_ids=self._vault_ids,
             become_password=self._become_password,
             settings=answer["settings"],
         )
@@ -192,7 +201,7 @@ def start(
     extra_vars: Mapping[str, Any] | Sequence[str] = (),
     *,
     vault_password: str | None = None,
-    vault_password_files: Sequence[str] = (),
+    vault_ids: Sequence[str] = (),
     become_password: str | None = None,
 ) -> Loading:
     """Begin to read an inventory.
@@ -201,7 +210,7 @@ def start(
     limit: Ansible's host pattern. extra_vars: a mapping, or -e arguments as Ansible takes them (key=value, JSON,
     @file).
     """
-    return Loading(sources, limit, extra_vars, vault_password, vault_password_files, become_password)
+    return Loading(sources, limit, extra_vars, vault_password, vault_ids, become_password)
 
 
 def load(
@@ -210,17 +219,12 @@ def load(
     extra_vars: Mapping[str, Any] | Sequence[str] = (),
     *,
     vault_password: str | None = None,
-    vault_password_files: Sequence[str] = (),
+    vault_ids: Sequence[str] = (),
     become_password: str | None = None,
 ) -> Inventory:
     """Read an inventory; UsageError when it is missing, wrong, empty or nothing matches the limit."""
     return start(
-        sources,
-        limit,
-        extra_vars,
-        vault_password=vault_password,
-        vault_password_files=vault_password_files,
-        become_password=become_password,
+        sources, limit, extra_vars, vault_password=vault_password, vault_ids=vault_ids, become_password=become_password
     ).result()
 
 

@@ -1,6 +1,6 @@
 """Reads an Ansible inventory with Ansible's own code and writes it as JSON. Runs as a program of its own.
 
-stdin: one JSON object {sources, limit, extra_vars, vault_password, vault_password_files, basedir}
+stdin: one JSON object {sources, limit, extra_vars, vault_password, vault_ids, basedir}
 stdout: one JSON object, {"ok": true, "hosts": [...], ...} or {"ok": false, "error": {code, message, because, hint}}
 stderr: what Ansible says beside it (warnings)
 
@@ -121,7 +121,8 @@ def choose_sources(wanted: list[str] | None) -> list[str]:
                 hint="provision init HOST... writes an inventory"
                 + ("" if "/" in source else f"; -i {source}, (with the comma) means the host of that name"),
             )
-    return sources
+    # By their whole path, as ansible's own command line has them: group_vars beside a file are not found otherwise.
+    return [source if "," in source else str(Path(source).absolute()) for source in sources]
 
 
 def vault_secrets(request: dict[str, Any], loader: Any) -> list[Any]:
@@ -133,15 +134,14 @@ def vault_secrets(request: dict[str, Any], loader: Any) -> list[Any]:
     found: list[Any] = []
     if request.get("vault_password") is not None:
         found.append((constants.DEFAULT_VAULT_IDENTITY, VaultSecret(request["vault_password"].encode())))
-    files = list(request.get("vault_password_files") or [])
-    if files or constants.DEFAULT_VAULT_PASSWORD_FILE or constants.DEFAULT_VAULT_IDENTITY_LIST:
+    given = list(request.get("vault_ids") or [])
+    if given or constants.DEFAULT_VAULT_PASSWORD_FILE or constants.DEFAULT_VAULT_IDENTITY_LIST:
         from ansible.cli import CLI
 
         try:
             found += CLI.setup_vault_secrets(
                 loader,
-                vault_ids=list(constants.DEFAULT_VAULT_IDENTITY_LIST or []),
-                vault_password_files=files,
+                vault_ids=[*(constants.DEFAULT_VAULT_IDENTITY_LIST or []), *given],
                 auto_prompt=False,
                 initialize_context=False,
             )
@@ -163,11 +163,14 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
     from ansible.module_utils.common.collections import ImmutableDict
     from ansible.parsing.dataloader import DataLoader
     from ansible.parsing.vault import VaultSecretsContext
+    from ansible.plugins.loader import init_plugin_loader
     from ansible.template import trust_as_template
     from ansible.utils.vars import load_extra_vars
     from ansible.vars.manager import VariableManager
 
-    # As ansible's own command line does: what the user typed may be a template.
+    # As ansible's own command line does: collections first (their inventory plugins, filters and lookups), and what the
+    # user typed may be a template.
+    init_plugin_loader()
     given = tuple(trust_as_template(text) for text in request.get("extra_vars") or ())
     context.CLIARGS = ImmutableDict(extra_vars=given)
     sources = choose_sources(request.get("sources"))
@@ -204,7 +207,7 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
         return {
             "ok": True,
             "settings": settings(),
-            "sources": [s if "," in s else str(Path(s).absolute()) for s in sources],
+            "sources": sources,
             "extra_vars": plain(extra_vars),
             "groups": {name: [h.name for h in group.get_hosts()] for name, group in manager.groups.items()},
             "hosts": [read_host(host, variables, loader, manager) for host in hosts],

@@ -95,6 +95,7 @@ class Where(BaseModel):
     values: dict[str, Any] = Field(default_factory=dict)
     files: list[str] = Field(default_factory=list)
     extra_vars: list[str] = Field(default_factory=list)
+    # LABEL@FILE
     vault_password_files: list[str] = Field(default_factory=list)
     # options that ask for a password
     asks: list[str] = Field(default_factory=list)

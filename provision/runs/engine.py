@@ -295,8 +295,8 @@ def _request(
     for source in inventory.sources:
         command += ["-i", source]
     command += ["--forks", str(forks or min(max(len(hosts), 1), 64))]
-    for path in inventory.vault_password_files:
-        command += ["--vault-password-file", path]
+    for given in inventory.vault_ids:
+        command += ["--vault-id", given]
     if inventory.become_password is not None:
         command += ["--become-password-file", "-"]
     if check:

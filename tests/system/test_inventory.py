@@ -242,7 +242,7 @@ def test_vault(fleet, vaulted, monkeypatch):
         return inventory.load([fleet], "gpu01", **options).hosts[0].connection.become_password
 
     assert password(vault_password="open sesame") == "geheim"
-    assert password(vault_password_files=[str(vaulted)]) == "geheim"
+    assert password(vault_ids=[str(vaulted)]) == "geheim"
     monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(vaulted))
     assert password() == "geheim"
 
@@ -251,7 +251,7 @@ def test_wrong_vault_password(fleet, vaulted):
     issue = refused([fleet], vault_password="wrong")
     assert issue.code == "inventory.vault"
     assert "vault" in issue.hint
-    assert refused([fleet], vault_password_files=["/nonexistent"]).code == "inventory.vault"
+    assert refused([fleet], vault_ids=["/nonexistent"]).code == "inventory.vault"
 
 
 def test_dynamic_inventory_that_prints_noise(tmp_path):
