@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,6 +62,32 @@ def new_host(lab: Lab) -> Iterator[Callable[..., LabHost]]:
 
     yield start
     lab.remove(*started)
+
+
+@pytest.fixture(scope="session")
+def schemas() -> dict[str, Any]:
+    """A validator for each schema of the documents, by its id."""
+    from jsonschema import Draft202012Validator
+
+    from provision.cli.schemas import schemas
+
+    return {name: Draft202012Validator(schema) for name, schema in schemas().items()}
+
+
+@pytest.fixture(autouse=True)
+def documents_fit(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Every document that a test prints fits its own schema."""
+    from provision.documents import Document
+
+    to_json = Document.to_json
+
+    def checked(document: Document) -> str:
+        text = to_json(document)
+        data = json.loads(text)
+        request.getfixturevalue("schemas")[data["schema"]].validate(data)
+        return text
+
+    monkeypatch.setattr(Document, "to_json", checked)
 
 
 @pytest.fixture

@@ -167,6 +167,44 @@ def _paragraph(text: str) -> str:
     return textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False)
 
 
+_ASKED_BY = {
+    "locked": "lock",
+    "explain": "diagnose --explain`, `diagnose --text",
+    "offline": "rescue --offline",
+    "error": "any that could not start",
+}
+_COMMON = ("schema", "ok", "exit_code", "hosts", "errors")
+_MARK = "<!-- documents: written from the models by make docs -->\n"
+
+
+def json_page(text: str) -> str:
+    """Return docs/json.md with the table of documents written anew between its two marks."""
+    rows = ["| command | schema | of each host | of the whole |", "| --- | --- | --- | --- |"]
+    for name, schema in sorted(schemas().items()):
+        word = name.split("/")[1]
+        asked = _ASKED_BY.get(word, word)
+        host = _host_of(schema)
+        fields = [f"`{field}`" for field in host.get("properties", {}) if field != "status"]
+        status = host.get("properties", {}).get("status", {})
+        status = schema["$defs"][status["$ref"].rpartition("/")[2]] if "$ref" in status else status
+        states = f"`status` {', '.join(status['enum'])}; " if "enum" in status else ""
+        more = [f"`{field}`" for field in schema["properties"] if field not in _COMMON]
+        command = asked if " that " in asked else f"`{asked}`"
+        rows.append(
+            f"| {command} | [{word}.json](schemas/{word}.json) | {states}{', '.join(fields)} | {', '.join(more)} |"
+        )
+    before, _, rest = text.partition(_MARK)
+    return before + _MARK + "\n".join(rows) + "\n" + _MARK + rest.partition(_MARK)[2]
+
+
+def _host_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of one host of a document; empty: it has none."""
+    reference = (schema["properties"]["hosts"].get("additionalProperties") or {}) if schema["properties"] else {}
+    name = reference.get("$ref", "").rpartition("/")[2] if isinstance(reference, dict) else ""
+    found: dict[str, Any] = schema.get("$defs", {}).get(name, {})
+    return found
+
+
 def schema_files() -> dict[str, str]:
     """Return the JSON schemas by file name: plan.json for provision/plan/1."""
     return {f"{name.split('/')[1]}.json": _json(schema) for name, schema in sorted(schemas().items())}
@@ -183,9 +221,11 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     for name, text in schema_files().items():
         (folder / name).write_text(text, encoding="utf-8")
+    page = ROOT / "docs/json.md"
+    page.write_text(json_page(page.read_text(encoding="utf-8")), encoding="utf-8")
     (ROOT / "docs/findings/README.md").write_text(findings_page(), encoding="utf-8")
     (ROOT / "docs/findings/traps.md").write_text(traps_page(), encoding="utf-8")
-    sys.stdout.write("wrote docs/checks.md, docs/findings and docs/schemas\n")
+    sys.stdout.write("wrote docs/checks.md, docs/json.md, docs/findings and docs/schemas\n")
 
 
 if __name__ == "__main__":

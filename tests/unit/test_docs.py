@@ -46,6 +46,11 @@ def test_index_of_findings_and_errors_known_by_their_text_are_current():
     assert (ROOT / "docs/findings/traps.md").read_text() == docs.traps_page(), "run: make docs"
 
 
+def test_the_page_of_documents_is_current():
+    text = (ROOT / "docs/json.md").read_text()
+    assert docs.json_page(text) == text, "run: make docs"
+
+
 def test_schemas_are_current():
     written = {path.name: path.read_text() for path in (ROOT / "docs/schemas").glob("*.json")}
     assert written == docs.schema_files(), "run: make docs"

@@ -2,12 +2,13 @@
 
 import errno
 import io
+import json
 import re
 
 import pytest
 from rich.console import Console
 
-from provision.cli.schemas import schemas
+from provision.cli.schemas import MODELS
 from provision.documents import ApplyDocument, Document, PlanDocument, ScanDocument, ScannedHost, VerifyDocument
 from provision.errors import Exit, Issue
 from provision.lib.findings import Check
@@ -182,32 +183,26 @@ def test_progress_in_a_pipe_is_a_line_an_event():
     assert console.file.getvalue() == "applying: 1 host\ngpu01: done: Install\ngpu01: failed: broke\n"
 
 
-def test_every_schema_has_the_common_fields_and_its_own_name():
-    found = schemas()
-    assert set(found) == {
-        f"provision/{word}/1"
-        for word in (
-            "error",
-            "init",
-            "scan",
-            "envs",
-            "plan",
-            "apply",
-            "verify",
-            "compat",
-            "diagnose",
-            "explain",
-            "rescue",
-            "offline",
-            "drift",
-            "locked",
-            "history",
-            "mirror",
-        )
-    }
-    for name, schema in found.items():
-        assert {"schema", "ok", "exit_code", "hosts", "errors"} <= set(schema["properties"])
-        assert schema["properties"]["schema"]["default"] == name
+COMMANDS = "init scan envs plan apply verify diagnose explain rescue offline drift locked history mirror error compat"
+
+
+def fitting(schemas, data):
+    return [name for name, validator in schemas.items() if validator.is_valid(data)]
+
+
+def test_a_document_fits_one_schema_and_a_wrong_one_none(schemas):
+    """What the commands' own tests print is held against the schemas too: documents_fit in tests/conftest.py."""
+    assert set(schemas) == {f"provision/{word}/1" for word in COMMANDS.split()}
+    assert fitting(schemas, {}) == []
+    for model in MODELS:
+        if any(field.is_required() for field in model.model_fields.values()):
+            continue
+        data = json.loads(model().to_json())
+        assert fitting(schemas, data) == [data["schema"]]
+        for name in data:
+            assert fitting(schemas, {key: value for key, value in data.items() if key != name}) == [], name
+        for wrong in ({"schema": "nonsense/9"}, {"more": 1}, {"exit_code": "zero"}, {"errors": [{"code": "a.b"}]}):
+            assert fitting(schemas, data | wrong) == [], wrong
 
 
 @pytest.mark.parametrize(
