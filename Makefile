@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: docs help demo test unit system lint lab-test lab-self-test molecule package bench attack test-all clean
+.PHONY: docs help demo test unit system lint lab-test lab-self-test molecule package release-check bench attack test-all clean
 PARTS := lint unit system lab-test molecule package
 
 help:  ## this list
@@ -62,6 +62,9 @@ molecule: $(STAMP)  ## the Molecule scenarios of all roles, or of ROLES="nvidia_
 package: $(STAMP)  ## wheel and collection, built and run outside this checkout
 	$(BIN)/python -m tests.lab setup
 	$(BIN)/python -m pytest tests/package
+
+release-check: $(STAMP)  ## sdist, wheel and collection: built, installed on every Python here, judged by the ecosystem's tools
+	$(BIN)/python -m tools.release_check
 
 bench: $(STAMP)  ## the figures: each beside its floor in the same run, three rounds, medians and ratios
 	$(BIN)/python -m tests.lab setup

@@ -34,7 +34,7 @@ attributes:
     support: none
 notes:
   - Needs nothing on the host but Python 3.8 or later.
-author: the gpu-provision founders
+author: the gpu-provision founders (@gpu-provision)
 """
 
 EXAMPLES = r"""

@@ -24,7 +24,7 @@ attributes:
   diff_mode:
     description: Changes nothing, so there is no difference to show.
     support: none
-author: the gpu-provision founders
+author: the gpu-provision founders (@gpu-provision)
 """
 
 EXAMPLES = r"""

@@ -21,7 +21,7 @@ attributes:
   diff_mode:
     description: As M(gpu.provision.apt_transaction).
     support: full
-author: the gpu-provision founders
+author: the gpu-provision founders (@gpu-provision)
 """
 
 EXAMPLES = r"""

@@ -35,7 +35,7 @@ attributes:
   diff_mode:
     description: There is nothing to show a difference of.
     support: none
-author: the gpu-provision founders
+author: the gpu-provision founders (@gpu-provision)
 """
 
 EXAMPLES = r"""

@@ -17,7 +17,7 @@ from typing import Any
 
 # The commands register themselves, in the order in which --help lists them.
 # isort: off
-from provision.cli import everyday, diagnosis, rescue, fleet  # noqa: F401
+from provision.cli import everyday, diagnosis, rescue, fleet, shells  # noqa: F401
 
 # isort: on
 from provision.cli.base import ACTIVE, app, forget_plays, interrupted
@@ -37,6 +37,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    if "_PROVISION_COMPLETE" in os.environ:
+        # a shell asks for what may come next
+        from typer._completion_classes import completion_init
+
+        completion_init()
     try:
         if not arguments:
             app(args=["--help"], prog_name="provision", standalone_mode=False)
@@ -136,7 +141,7 @@ def _usage_error(error: Exception, arguments: Sequence[str]) -> UsageError | Non
         params = [param for one in (command, *getattr(command, "commands", {}).values()) for param in one.params]
         known = [name for param in params for name in param.opts]
         return UsageError("usage.option", f"no such option: {option}", hint=_nearest(option, known, f"{path} --help"))
-    text = message[:1].lower() + message[1:].rstrip(".")
+    text = (message[:1].lower() + message[1:].rstrip(".")).replace("Value error, ", "")
     extra = re.search(r"unexpected extra arguments? ?\((?P<words>[^()]+)\)", text.replace("(s)", "s"))
     limits = any("--limit" in getattr(param, "opts", []) for param in getattr(command, "params", []))
     if extra and limits:

@@ -50,6 +50,8 @@ app = typer.Typer(
     help="Takes Ubuntu machines with NVIDIA GPUs from any state to a working one, proves it, and keeps them there.",
     epilog=_FIRST + "\n\n" + _CODES,
     no_args_is_help=False,
+    # the command completion names the shell; typer's own options guess it
+    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -57,6 +59,12 @@ app = typer.Typer(
 
 
 # ---- options that every command has ------------------------------------------------------------------------------
+
+
+def _hosts_and_groups(ctx: typer.Context, incomplete: str) -> list[str]:
+    from provision.cli.shells import hosts_and_groups
+
+    return hosts_and_groups(ctx, incomplete)
 
 
 @dataclass
@@ -111,6 +119,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
                 metavar="PATTERN",
                 rich_help_panel=_HOSTS,
                 help="Only these hosts: gpu01, a group, 'gpu*:!gpu03', @file.",
+                autocompletion=_hosts_and_groups,
             ),
         ],
         None,

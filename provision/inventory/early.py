@@ -13,7 +13,7 @@ from pathlib import Path
 from provision.lib import scratch
 
 # Words that may follow on the command line without a need for an inventory.
-_WITHOUT = frozenset(("init", "compat", "--help", "-h", "--version", "--install-completion", "--show-completion"))
+_WITHOUT = frozenset(("init", "compat", "--help", "-h", "--version", "completion"))
 _COMMANDS = frozenset(("scan", "plan", "apply", "verify"))
 _started: list[subprocess.Popen[str]] = []
 

@@ -15,7 +15,7 @@ import pytest
 
 from provision import cli, inventory, remote
 from provision.collection import ROOT
-from provision.commands import apply as apply_command
+from provision.commands import actions
 from provision.commands import plan as plan_command
 from provision.commands import scan as scan_command
 from provision.commands import verify as verify_command
@@ -211,7 +211,7 @@ def test_an_inventory_that_is_no_yaml_says_where(capsys, tmp_path):
     code, out, err = run(capsys, "-i", "bad.yml", "scan")
     assert (code, out) == (64, "")
     assert re.search(r"because: .*YAML parsing failed: .*flow sequence", err)
-    assert "hint: mend it" in err
+    assert "hint: see what Ansible itself says of it" in err
 
 
 def test_a_defect_is_short_and_says_how_to_get_the_traceback(capsys, monkeypatch, fleet):
@@ -428,7 +428,7 @@ PLAY = """
 def applying(monkeypatch, planned, tmp_path):
     playbook = tmp_path / "site.yml"
     playbook.write_text(PLAY % tmp_path)
-    monkeypatch.setattr(apply_command, "_PLAYBOOK", playbook)
+    monkeypatch.setattr(actions, "_PLAYBOOK", playbook)
     monkeypatch.setattr(verify_command, "verify_host", lambda call, values, catalog, selection: [verdict("pass")])
     return [*planned, *LOCAL, "--run-dir", str(tmp_path / "runs")]
 

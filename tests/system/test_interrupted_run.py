@@ -24,7 +24,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.run import tasks
 from provision import cli, inventory, remote
 from provision.cli import applying
 from provision.cli.base import Settings
-from provision.commands import apply as apply_command
+from provision.commands import actions
 from provision.commands import plan as plan_command
 from provision.commands import verify as verify_command
 from provision.facts import Facts
@@ -132,7 +132,7 @@ def hosts(monkeypatch, tmp_path):
         (one.folder / "booted").write_text(OLD)
     (tmp_path / "site.yml").write_text(PLAY)
     monkeypatch.setattr(remote, "open_session", lambda one: found[one.name])
-    monkeypatch.setattr(apply_command, "_PLAYBOOK", tmp_path / "site.yml")
+    monkeypatch.setattr(actions, "_PLAYBOOK", tmp_path / "site.yml")
     monkeypatch.setattr(plan_command, "plan_host", plan_host)
     monkeypatch.setattr(verify_command, "verify_host", lambda call, values, catalog, look: [])
     for name, value in (("FOLDER", tmp_path), ("HOME", tmp_path), ("COLUMNS", "120")):
@@ -308,7 +308,7 @@ def test_variables_out_of_a_pipe_have_to_be_given_again(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     fleet = SimpleNamespace(
-        inventory=SimpleNamespace(extra_vars={"x": 1, "nvidia_driver_branch": "580"}, sources=["a,"])
+        inventory=SimpleNamespace(extra_vars={"x": 1, "nvidia_driver_branch": "580"}, sources=["a,"], vault_ids=[])
     )
     where = applying._where(Settings(extra_vars=[f"@{pipe}"]), fleet, RolloutOptions())
     assert (where.files, where.extra_vars, where.values) == ([], ["x", "nvidia_driver_branch"], {})

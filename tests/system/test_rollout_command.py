@@ -14,7 +14,7 @@ import pytest
 from provision import cli
 from provision.cli import applying
 from provision.collection import ROOT
-from provision.commands import apply as apply_command
+from provision.commands import actions
 from provision.commands import plan as plan_command
 from provision.commands import verify as verify_command
 from provision.parts.plan import HostPlan, Step
@@ -46,7 +46,7 @@ def plan_host(name, *rest):
 def prepare(folder):
     """Fake what would read and change a host; used here and in processes of their own."""
     (folder / "site.yml").write_text(PLAY)
-    apply_command._PLAYBOOK = folder / "site.yml"
+    actions._PLAYBOOK = folder / "site.yml"
     plan_command.plan_host = plan_host
     verify_command.verify_host = lambda call, values, catalog, look: []
     applying.observers = lambda *args: []
@@ -55,7 +55,7 @@ def prepare(folder):
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
     for module, name in (
-        (apply_command, "_PLAYBOOK"),
+        (actions, "_PLAYBOOK"),
         (plan_command, "plan_host"),
         (verify_command, "verify_host"),
         (applying, "observers"),

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "provision"
 # From the top down. A folder may import those of the lines below its own, never one beside it or above.
 LAYERS = (
     ("__main__",),
-    ("cli",),
+    ("api", "cli"),
     ("render",),
     ("commands",),
     ("pull", "rescue"),

@@ -135,5 +135,5 @@ def unattended(text):
         head, mark, rest = line.partition("Packages that will be upgraded:")
         packages = [name for name in rest.split() if _CONCERNS.search(name)] if mark else []
         if packages:
-            found.append({"at": " ".join(head.split()[:2]).split(",")[0], "packages": packages[:_MOST_PACKAGES]})
+            found.append({"at": " ".join(head.split()[:2]).split(",", 1)[0], "packages": packages[:_MOST_PACKAGES]})
     return found[-5:]

@@ -145,7 +145,7 @@ def read_lines(tree):
     for home in reader.homes():
         there = set(tree.names(home))
         for name in _USER:
-            if name.split("/")[0] in there:
+            if name.split("/", 1)[0] in there:
                 for file in _files(tree, "%s/%s" % (home, name)):
                     reader.read(file, home)
     return reader.lines[:_MOST_LINES], list(dict.fromkeys(path)), list(dict.fromkeys(reader.library_path))

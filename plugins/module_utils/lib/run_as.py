@@ -92,8 +92,7 @@ def _places(path, links=0):
             # no link, or nothing there
             continue
         rest = parts[number + 1 :]
-        for place in _places(os.path.join(os.path.dirname(at), target, *rest), links + 1):
-            yield place
+        yield from _places(os.path.join(os.path.dirname(at), target, *rest), links + 1)
         return
 
 

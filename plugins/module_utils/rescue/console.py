@@ -83,7 +83,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _options(argv, program):
-    parser = _Parser(prog="python3 " + program, allow_abbrev=False, description=__doc__.split("\n")[0])
+    parser = _Parser(prog="python3 " + program, allow_abbrev=False, description=__doc__.split("\n", 1)[0])
     parser.add_argument("-y", "--yes", action="store_true", help="ask nothing (it never reboots by itself)")
     parser.add_argument("-n", "--dry-run", action="store_true", help="say what it would do, change nothing")
     parser.add_argument("--look", action="store_true", help="look only")
