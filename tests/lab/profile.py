@@ -142,7 +142,7 @@ def _runfile(spec: HostSpec) -> dict[str, str | bytes]:
     }
     for base in ("libnvidia-compute", "libnvidia-cfg1"):
         for path, file in contents.fill(base, version.split(".")[0], version, "open")[0].items():
-            found[path] = f"LINK {file.link}" if isinstance(file, File) else file
+            found[path] = file if isinstance(file, str) else f"LINK {file.link}" if file.link else file.data
     for chip in ("ga10x", "tu10x"):
         found[f"/usr/lib/firmware/nvidia/{version}/gsp_{chip}.bin"] = "simulated\n"
     old = any(gpu["architecture"] in ("Kepler", "Maxwell", "Pascal", "Volta") for gpu in spec.machine()["gpus"])

@@ -106,13 +106,13 @@ def test_an_answer_that_is_none(lab, pair, tmp_path, what):
 
 
 def test_one_byte_a_second(lab, pair, tmp_path):
-    """Its own deadline is over after a minute; the other host is told of after five seconds."""
+    """Its own deadline is over after a minute, or two where this machine is busy; the other host is told of after seconds."""
     evil = pair[0]
     home = evil.ssh("pwd").stdout.strip()
     evil.run(f"cp {home}/.bashrc /root/bashrc; sed -i '1i while sleep 1; do printf x; done' {home}/.bashrc")
     try:
         found = scan(lab, tmp_path)
-        judge("a byte a second", found, "no answer from the program on the host within 60 s")
+        judge("a byte a second", found, "no answer from the program on the host within ")
         assert found[3] < found[2] - 30
     finally:
         evil.run(f"cp /root/bashrc {home}/.bashrc")
