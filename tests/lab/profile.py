@@ -13,7 +13,6 @@ import tempfile
 from pathlib import Path
 
 from . import contents, repos
-from .debfile import File
 from .engine import LabError, engine
 from .image import _commit, _scratch, image
 from .paths import fingerprint_of
