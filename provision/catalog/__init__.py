@@ -76,7 +76,7 @@ class Catalog(Files):
 
     @cached_property
     def _index(self) -> GpuIndex:
-        return GpuIndex(self.gpu_data, self.architectures)
+        return GpuIndex(self.gpu_data, self.architectures, self.first_branches)
 
     def gpu_by_id(self, device_id: str, subsystem: str | None = None) -> Gpu:
         """Return the GPU with a PCI device id ("2330", "0x2330", "10de:2330").
@@ -101,14 +101,28 @@ class Catalog(Files):
         return tuple(Branch.model_validate({"number": n, **row.model_dump()}) for n, row in rows)
 
     def find_branch(self, text: str | int) -> Branch | None:
-        """Branch of "580", 580, "580-server" or "580.95.05"; None when the catalog has no such branch."""
-        match = re.match(r"^(\d{3})(?:-server|(?:\.\d+)+)?$", str(text).strip())
+        """Branch of "580", 580, "580-server-open" or "580.95.05"; None when the catalog has no such branch."""
+        match = re.match(r"^(\d{3})(?:(?:-server)?(?:-open)?|(?:\.\d+)+)$", str(text).strip())
         number = int(match.group(1)) if match else -1
         return next((branch for branch in self.branches if branch.number == number), None)
 
     def branch(self, text: str | int) -> Branch:
         """As find_branch; raises UsageError (catalog.unknown_branch) that names the nearest branches."""
         found = self.find_branch(text)
+        number = re.match(r"^(?:nvidia-driver-)?(\d{3})\b", str(text).strip())
+        old = self.drivers.too_old.get(int(number[1])) if number else None
+        if old:
+            newer = self.branches[0].number
+            needs = f"{old.last_for} cards have no newer one: they cannot be provisioned here" if old.last_for else None
+            raise UsageError(
+                "catalog.branch_too_old",
+                f"driver branch {number[1]} is too old: nothing here installs it",  # type: ignore[index]
+                because=[
+                    f"its support ended {old.eol}; it runs CUDA up to {old.max_cuda}",
+                    *([needs] if needs else []),
+                ],
+                hint=f"the oldest branch of the catalog is {newer}; provision compat --gpu NAME says which a card needs",
+            )
         if found is None:
             raise _unknown("branch", "driver branch", str(text), [str(b.number) for b in self.branches])
         return found
@@ -145,7 +159,7 @@ class Catalog(Files):
         if gpu.architecture is None:
             # Not listed and newer than the catalog: only what is still maintained can be expected to know it.
             return gpu.turing_or_newer and branch.supported_now and branch.oldest_architecture == "Turing"
-        return (gpu.first_branch or 0) <= branch.number <= (gpu.last_branch or 10_000)
+        return gpu.why_not(branch.number) is None
 
     def max_cuda(self, branch: str | int) -> str:
         """Highest CUDA that a branch runs in full: what nvidia-smi shows."""
@@ -163,14 +177,20 @@ class Catalog(Files):
         return rows[0].driver if rows else None
 
     def min_driver(self, cuda: str) -> str:
-        """Oldest driver version that runs compiled code of a CUDA ("12", "12.4", "12.4.1"), by minor-version compatibility."""
+        """Oldest driver version that runs compiled code of a CUDA ("12", "12.4", "12.4.1"), by minor-version compatibility.
+
+        The driver that came with a release is enough for it, also where the major asks for a newer one (11.0).
+        """
         rows = self.cuda_data.minor_version_compatibility
         major = int(cuda.split(".")[0]) if re.match(r"^\d+(\.\d+)*$", cuda) else None
         if major not in rows:
             raise _unknown(
                 "cuda", "CUDA toolkit", cuda, [v for v in self.cuda_data.minors if int(v.split(".")[0]) in rows]
             )
-        return rows[major].min_driver
+        own = [
+            row.driver for v, row in self.cuda_data.releases.items() if same(cuda, v) and row.driver and not row.preview
+        ]
+        return min([rows[major].min_driver, *(own if "." in cuda else [])], key=key)
 
     def known_series(self, branch: str | int, *, ubuntu: str) -> list[KnownSeries]:
         """Where a branch is known to be offered for an Ubuntu release as itself (not as a transitional
@@ -436,6 +456,17 @@ class Catalog(Files):
         for version, release in self._ubuntu_releases.items():
             if wanted in (version, release.codename, release.yymm):
                 return release
+        for version, old in self.ubuntu_data.too_old.items():
+            if wanted in (version, old.codename):
+                raise UsageError(
+                    "catalog.ubuntu_too_old",
+                    f"Ubuntu {version} is too old: nothing here was made for it",
+                    because=[
+                        f"its standard support ended {old.standard_support_until}",
+                        *([old.note] if old.note else []),
+                    ],
+                    hint=f"upgrade the host to Ubuntu {list(self._ubuntu_releases)[-2]}, or run its programs in a container",
+                )
         codenames = [release.codename for release in self._ubuntu_releases.values()]
         raise _unknown("ubuntu", "Ubuntu release", text, [*self._ubuntu_releases, *codenames])
 

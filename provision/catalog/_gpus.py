@@ -7,11 +7,11 @@ import difflib
 import re
 from collections.abc import Iterable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from provision.catalog.models.answers import Gpu, GpuMatch
 from provision.catalog.models.base import Fabric, Flavour
-from provision.catalog.models.gpus import Architectures, Board, Device, Gpus
+from provision.catalog.models.gpus import Architectures, Board, ComputeCapability, Device, FirstBranches, Gpus
 from provision.catalog.versions import key
 
 # Words that tell one board of a product from another: a name without them means any of those boards.
@@ -22,6 +22,7 @@ _BRANDS = frozenset(
         "blackwell",
         "card",
         "edition",
+        "dgx",
         "geforce",
         "generation",
         "gpu",
@@ -64,6 +65,8 @@ _FORMS = frozenset(
         "workstation",
     }
 )
+# Whole systems, whose cards sit on sockets.
+_SYSTEMS = frozenset({"dgx", "hgx"})
 # A name with one of these is meant only by somebody who writes it.
 _RARE = frozenset(
     {
@@ -112,8 +115,9 @@ class _Name(NamedTuple):
 class GpuIndex:
     """Answers about GPUs. One object holds the two files and the index of names, built when first needed."""
 
-    def __init__(self, gpus: Gpus, architectures: Architectures) -> None:
+    def __init__(self, gpus: Gpus, architectures: Architectures, first: FirstBranches) -> None:
         self.data = gpus
+        self._first, self._by_515 = first.devices, frozenset(first.by_515)
         self.arch = architectures
         self._boards: dict[str, Board] = {i: board for board in gpus.boards for i in board.ids}
 
@@ -157,8 +161,7 @@ class GpuIndex:
             segment=device.segment,
             mig=mig,
             fabric=fabric,
-            first_branch=capability.first_branch,
-            first_branch_certainty=capability.first_branch_certainty,
+            **self._since(device_id, capability),
             last_branch=architecture.last_branch,
             modules=modules,
             modules_certainty=certainty,
@@ -166,6 +169,17 @@ class GpuIndex:
             certainty=chip.certainty,
             note="; ".join(notes) or None,
         )
+
+    def _since(self, device_id: str, capability: ComputeCapability) -> dict[str, Any]:
+        """Since which branch a device is driven: by NVIDIA's table where that lists it, else by its compute capability."""
+        listed = self._first.get(device_id)
+        if listed:
+            return {"first_branch": listed.first, "listed_from": listed.first, "without": listed.without}
+        return {
+            "first_branch": capability.first_branch,
+            "first_branch_certainty": capability.first_branch_certainty,
+            "listed_from": 515 if device_id in self._by_515 else None,
+        }
 
     @staticmethod
     def _board_name(device: Device, board: Board) -> str:
@@ -224,6 +238,19 @@ class GpuIndex:
         candidates.
         """
         core, qualifiers = _tokens(text)
+        found = self._named(text, core, qualifiers)
+        if not found and qualifiers & _SYSTEMS:
+            # DGX H100, HGX A100: the board of that system, which is the one on a socket
+            asked = qualifiers - _SYSTEMS
+            found = self._named(text, core, asked | {"sxm"}) or self._named(text, core, asked)
+        if found:
+            return self._answer(text, found)
+        match = _ID.match(text.strip())
+        if match:
+            return GpuMatch(text=text, gpu=self.by_id(text))
+        return GpuMatch(text=text, nearest=self._nearest(text))
+
+    def _named(self, text: str, core: frozenset[str], qualifiers: frozenset[str]) -> list[_Name]:
         # a name of words that tell boards apart, and of nothing else ("INT SKU"), is meant only as it is
         exact = text.strip().lower()
         found = [
@@ -235,13 +262,7 @@ class GpuIndex:
         if not found and core:
             found = [n for n in self._chip_names if n.core == core and not qualifiers - _BRANDS]
         plain = [n for n in found if not (n.qualifiers & _RARE) - qualifiers]
-        found = plain or found
-        if found:
-            return self._answer(text, found)
-        match = _ID.match(text.strip())
-        if match:
-            return GpuMatch(text=text, gpu=self.by_id(text))
-        return GpuMatch(text=text, nearest=self._nearest(text))
+        return plain or found
 
     def _answer(self, text: str, names: list[_Name]) -> GpuMatch:
         groups: dict[tuple[str, str], list[_Name]] = {}
@@ -265,6 +286,9 @@ class GpuIndex:
         fabrics = {m.fabric for m in members} - {"unknown"}
         migs = {m.mig for m in members}
         modules: tuple[Flavour, ...] = tuple(f for f in first.modules if all(f in m.modules for m in members))
+        # What some board of the family gets, the family gets.
+        oldest = min(members, key=lambda m: m.first_branch or 0)
+        listed = [m.listed_from for m in members if m.listed_from]
         return first.model_copy(
             update={
                 "ids": tuple(ids),
@@ -273,6 +297,10 @@ class GpuIndex:
                 "fabric": fabrics.pop() if len(fabrics) == 1 else "depends" if fabrics else "unknown",
                 "mig": migs.pop() if len(migs) == 1 else None,
                 "modules": modules or first.modules,
+                "first_branch": oldest.first_branch,
+                "first_branch_certainty": oldest.first_branch_certainty,
+                "listed_from": min(listed, default=None),
+                "without": tuple(b for b in oldest.without if all(m.why_not(b) for m in members)),
                 "note": None,
             }
         )
@@ -297,6 +325,8 @@ class GpuIndex:
                 qualifiers |= architecture
                 if device.mobile and not qualifiers & _RARE:
                     qualifiers |= {"mobile"}
+                if device.rare:
+                    qualifiers |= {"oem"}
                 names.append(_Name(core, qualifiers, device_id, text))
         return names
 

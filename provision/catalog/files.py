@@ -12,7 +12,7 @@ from provision.catalog.models.base import Data
 from provision.catalog.models.cuda import Cuda, Cudnn, Nccl
 from provision.catalog.models.drivers import Drivers, KnownBad, KnownBadFile
 from provision.catalog.models.frameworks import Conda, ContainerToolkit, Frameworks
-from provision.catalog.models.gpus import Architectures, Bandwidth, Gpus
+from provision.catalog.models.gpus import Architectures, Bandwidth, FirstBranches, Gpus
 from provision.catalog.models.ubuntu import Repositories, Trap, Traps, Ubuntu
 
 # libyaml reads ten times faster; PyYAML may have been built without it.
@@ -33,6 +33,10 @@ class Files:
     @cached_property
     def gpu_data(self) -> Gpus:
         return self._read("gpus", Gpus)
+
+    @cached_property
+    def first_branches(self) -> FirstBranches:
+        return self._read("first_branch", FirstBranches)
 
     @cached_property
     def architectures(self) -> Architectures:

@@ -18,15 +18,15 @@ class Shell(StrEnum):
     fish = "fish"
 
 
-@command(
-    "provision completion bash > /etc/bash_completion.d/provision",
-    "provision completion zsh > /usr/share/zsh/vendor-completions/_provision",
-    "provision completion fish > ~/.config/fish/completions/provision.fish",
-)
+@command("provision completion bash", "provision completion zsh", "provision completion fish")
 def completion(
     settings: Settings, shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]
 ) -> int:
-    """Print the script that completes commands, options, hosts and groups in a shell."""
+    """Print the script that completes commands, options, hosts and groups in a shell.
+
+    Put it where your shell looks: /etc/bash_completion.d/provision, /usr/share/zsh/vendor-completions/_provision,
+    ~/.config/fish/completions/provision.fish.
+    """
     from typer._completion_shared import get_completion_script
 
     typer.echo(get_completion_script(prog_name="provision", complete_var="_PROVISION_COMPLETE", shell=shell.value))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 from pydantic import Field
 
 from provision.catalog import Support, load_catalog
@@ -41,6 +43,8 @@ class CompatDocument(Document):
     tensorflow: TensorflowAnswer | None
     image: ImageAnswer | None
     python: list[str]
+    # day of the facts
+    catalog: str
 
 
 def run(request: CompatRequest) -> CompatDocument:
@@ -49,7 +53,7 @@ def run(request: CompatRequest) -> CompatDocument:
         raise UsageError(
             "usage.arguments", "nothing to compare", hint="provision compat --gpu 'RTX 3090' --cuda 12.4 --torch 2.6"
         )
-    answer = compat(request, load_catalog())
+    answer = compat(request, load_catalog(), today=date.today())
     document = CompatDocument(
         errors=answer.conflicts,
         **{name: getattr(answer, name) for name in CompatAnswer.model_fields if name != "schema_"},

@@ -36,8 +36,9 @@ from provision.compat.warnings import Warnings
 def compat(request: CompatRequest, catalog: Catalog, *, today: date | None = None) -> CompatAnswer:
     """Answer what fits.
 
-    today: for warnings about ended branches; the catalog's own date where not given. Raises UsageError for values that do
-    not exist (CUDA 12.7, branch 999, Ubuntu 23.04, an ambiguous GPU), with the nearest that do.
+    today: what has ended by then; the catalog's own date where not given, for answers that do not change by themselves.
+    Raises UsageError for values that do not exist (CUDA 12.7, branch 999, Ubuntu 23.04, an ambiguous GPU), with the nearest
+    that do.
     """
     day = today or last_day(str(catalog.drivers.as_of))
     return _Answer(Judge(catalog, parse(request, catalog), day)).answer(request)
@@ -55,7 +56,7 @@ class _Answer:
 
     def answer(self, request: CompatRequest) -> CompatAnswer:
         left = self.judge.left(self.parsed)
-        answer = CompatAnswer(wishes=request, fits=bool(left), support=None)
+        answer = CompatAnswer(wishes=request, fits=bool(left), support=None, catalog=str(self.catalog.drivers.as_of))
         if left:
             self._conclude(answer, left)
         else:

@@ -143,3 +143,5 @@ class CompatAnswer(BaseModel):
     image: ImageAnswer | None = None
     # that every asked framework has wheels for
     python: list[str] = Field(default_factory=list)
+    # day of the facts
+    catalog: str = ""

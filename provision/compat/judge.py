@@ -104,7 +104,7 @@ class Judge:
 
     def _runs(self, toolkit: CudaMinor, driver: Driver, parsed: ParsedRequest) -> bool:
         """Programs of a toolkit run; of an image nothing else is asked: repository and compiler are its own business."""
-        return of_toolkit(self.catalog, toolkit.version).why_not(parsed.gpus, driver) is None
+        return of_toolkit(self.catalog, parsed.release(toolkit)).why_not(parsed.gpus, driver) is None
 
     def _toolkit_ok(self, toolkit: CudaMinor, driver: Driver, parsed: ParsedRequest) -> bool:
         if parsed.toolkits:
@@ -203,7 +203,16 @@ class Judge:
         catalog = self.catalog
         if item.kind == "driver":
             left = self.left(others)
-            return [str(self.recommend(left).branch.number)] if left else []
+            if not left:
+                return []
+            # The nearest that is still maintained; the recommended one where none is.
+            alive = [
+                row.branch.number
+                for row in left
+                if row.branch.is_long_term_or_production and not row.branch.is_ended(self.today)
+            ]
+            near = sorted(alive, key=lambda number: abs(number - item.means.number))
+            return [str(number) for number in [*near, self.recommend(left).branch.number]]
         if item.kind in ("cuda", "image_cuda"):
             nearest = _by_position([t.version for t in catalog.cuda_minors], [t.version for t in item.means])
             return sorted(nearest, key=lambda v: not self.compiled(catalog.cuda(v)))

@@ -38,9 +38,7 @@ class Clash:
     # --- a GPU with something --------------------------------------------------------------------------------
 
     def _line(self, gpu: Gpu) -> str:
-        numbers = sorted(self.catalog.branches_for([gpu]))
-        last = f" to {numbers[-1]}" if numbers and gpu.last_branch else " on"
-        drives = f"branches {numbers[0]}{last}, {' or '.join(gpu.modules)} modules" if numbers else ""
+        drives = f"{gpu.branches}, {' or '.join(gpu.modules)} modules" if self.catalog.branches_for([gpu]) else ""
         what = f"{gpu.name} ({gpu.architecture or 'unknown'}, compute capability {gpu.cc or 'unknown'})"
         return f"{what}: {drives or 'no branch of the catalog drives it'}"
 
@@ -155,7 +153,7 @@ class Clash:
             return self.catalog.min_driver(self.by[kind].means.cuda)
         if kind == "cudnn":
             return self.catalog.min_driver(str(self.catalog.cudnn_versions[self._cudnns()[0]][0]))
-        return str(self.by[kind].means[0].min_driver)
+        return self.catalog.min_driver(self.parsed.release(self.by[kind].means[0]))
 
     # --- modules, repositories, libraries --------------------------------------------------------------------
 
@@ -165,6 +163,14 @@ class Clash:
         message = f"{self.title['driver']} has no {self.title['modules']}"
         because = [f"branch {number} comes with {' and '.join(has)} modules only"]
         return self._say("modules.branch_has_none", message, because)
+
+    def _driver_gpu_modules(self) -> Issue:
+        branch, gpu = self.by["driver"].means, self.gpus[0]
+        if self.parsed.modules != "open" or not branch.open_segments:
+            return self._any()
+        message = f"the open modules of branch {branch.number} are alpha on {gpu.name}"
+        why = "they drive cards that are not of the data-center kind only with NVreg_OpenRmEnableUnsupportedGpus=1"
+        return self._say("modules.open_alpha", message, [why])
 
     def _modules_ubuntu(self) -> Issue:
         message = f"no branch offered for {self.title['ubuntu']} has {self.title['modules']}"

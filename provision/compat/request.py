@@ -47,6 +47,11 @@ class ParsedRequest(dict[str, RequestItem]):
         self.ubuntu: UbuntuRelease | None = means.get("ubuntu")
         self.modules: Flavour | None = means.get("modules")
 
+    def release(self, toolkit: CudaMinor) -> str:
+        """The release of a toolkit that is asked for, else its minor."""
+        texts = [self[name].text for name in ("cuda", "image_cuda") if name in self]
+        return next((text for text in texts if text in toolkit.releases), toolkit.version)
+
     def only(self, names: Iterable[str]) -> ParsedRequest:
         return ParsedRequest({name: self[name] for name in names})
 
@@ -61,6 +66,9 @@ def parse(request: CompatRequest, catalog: Catalog) -> ParsedRequest:
         value = getattr(request, kind)
         if value is not None and str(value).strip():
             found[kind] = parse_one(kind, str(value).strip(), catalog)
+    # A package's name, as it stands in apt: nvidia-driver-580-server-open.
+    if "driver" in found and request.driver and request.driver.strip().endswith("-open"):
+        found.setdefault("modules", parse_one("modules", "open", catalog))
     return ParsedRequest(found)
 
 
@@ -69,6 +77,7 @@ def parse_one(kind: str, text: str, catalog: Catalog) -> RequestItem:
         gpu = _gpu(text, catalog)
         return RequestItem(kind, text, gpu.name, gpu)
     if kind == "driver":
+        text = text.removeprefix("nvidia-driver-").removesuffix("-open")
         return RequestItem(kind, text, f"driver {text}", catalog.branch(text), text if "." in text else None)
     if kind == "cuda":
         return RequestItem(kind, text, f"CUDA {text}", _toolkits(text, catalog))

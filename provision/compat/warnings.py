@@ -60,6 +60,11 @@ class Warnings:
             if branch.last_version and key(version) > key(branch.last_version):
                 what = f"driver {version} is newer than the catalog ({branch.last_version} is the last it knows)"
                 self.uncertain(what, "unknown")
+        if self.parsed.modules == "open" and branch.open_beta and any(gpu.segment != "datacenter" for gpu in self.gpus):
+            message = (
+                f"the open modules of branch {branch.number} are beta on cards that are not of the data-center kind"
+            )
+            self.add("modules.open_beta", message, hint="proprietary modules, or branch 560 and newer")
         self.known_series(branch, text if text.endswith("-server") else str(branch.number))
 
     def known_series(self, branch: Branch, series: str) -> None:
@@ -104,12 +109,15 @@ class Warnings:
             self.uncertain(what, branch.max_cuda_certainty)
 
     def gpu(self, gpu: Gpu, text: str) -> None:
+        """Warn of what is not sure of a GPU: what it is, its modules, and since when drivers know it."""
         self.uncertain(f"what {text} is: {gpu.name}", gpu.certainty, gpu.note)
         if gpu.certainty not in UNSURE:
             what = f"that {gpu.name} needs {' or '.join(gpu.modules)} modules"
             self.uncertain(what, gpu.modules_certainty, gpu.note)
-        if gpu.architecture in ("Blackwell", "Blackwell Ultra", "Rubin"):
-            self.uncertain(f"that {gpu.name} begins with branch {gpu.first_branch}", gpu.first_branch_certainty)
+        asked = self.parsed.branch.number if self.parsed.branch else None
+        if not gpu.is_sure_of(asked):
+            note = "worked out from the first CUDA that knows its compute capability, not read in NVIDIA's tables"
+            self.uncertain(f"that {gpu.name} begins with branch {gpu.first_branch}", gpu.first_branch_certainty, note)
 
     def toolkit(self, toolkit: CudaMinor | None, branch: Branch, *, explicit: bool) -> None:
         """Warn of a toolkit that is not there, or is there and runs in part; explicit: one is asked for."""

@@ -61,4 +61,5 @@ def _rows(answer: Any) -> list[tuple[str | Text, str | Text]]:
         rows += [("", name) for name in image.names]
     if answer.python:
         rows.append(("Python", ", ".join(answer.python)))
+    rows.append(("facts of", answer.catalog))
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from provision.catalog.models.base import Certainty, Channel, Data, Fabric, Flavour, Segment, last_day
+from provision.catalog.models.base import UNSURE, Certainty, Channel, Data, Fabric, Flavour, Segment, last_day
 from provision.catalog.models.cuda import MinorRow
 from provision.catalog.models.drivers import BranchRow
 from provision.catalog.models.frameworks import AndCuda, TensorflowRow, TorchRow
@@ -16,9 +16,10 @@ class Gpu(Data):
 
     ids: PCI device ids (one for a device, several for a family). cc: compute capability ("9.0"), None where
     not known. architecture: None only for an id that the catalog does not know. first_branch None: older than
-    the catalog's branches. last_branch None: still driven. modules: flavours that drive it at all, preferred
-    first. fabric: "depends" for a family of which only some boards sit on NVSwitch. mig: None = not known.
-    turing_or_newer: by the id where nothing else is known.
+    the catalog's branches. listed_from: the branch from which on NVIDIA's table lists it; None: it was never seen
+    there, so that first_branch was worked out. without: later branches that do not know it. last_branch None: still
+    driven. modules: flavours that drive it at all, preferred first. fabric: "depends" for a family of which only some
+    boards sit on NVSwitch. mig: None = not known. turing_or_newer: by the id where nothing else is known.
     """
 
     ids: tuple[str, ...]
@@ -30,6 +31,8 @@ class Gpu(Data):
     fabric: Fabric = "unknown"
     first_branch: int | None = None
     first_branch_certainty: Certainty = "sourced"
+    listed_from: int | None = None
+    without: tuple[int, ...] = ()
     last_branch: int | None = None
     modules: tuple[Flavour, ...] = ()
     modules_certainty: Certainty = "sourced"
@@ -41,6 +44,31 @@ class Gpu(Data):
     def id(self) -> str:
         """First device id."""
         return self.ids[0]
+
+    def why_not(self, branch: int) -> str | None:
+        """Why a driver branch does not drive it, as the end of a sentence; None where nothing is known against it."""
+        if self.last_branch is not None and branch > self.last_branch:
+            return f"the last branch that drives it is {self.last_branch}"
+        if self.first_branch is not None and branch < self.first_branch:
+            return f"the first branch that drives it is {self.first_branch}"
+        return f"branch {branch} never got it, branches before and after it did" if branch in self.without else None
+
+    def is_sure_of(self, branch: int | None) -> bool:
+        """True when it was read, not worked out, that a branch drives it or is older than it; None: that it has a first one."""
+        if self.first_branch is None or self.first_branch_certainty not in UNSURE:
+            return True
+        return self.listed_from is not None and (branch is None or branch >= self.listed_from)
+
+    @property
+    def branches(self) -> str:
+        """The branches that drive it, as text."""
+        if self.first_branch is None:
+            span = f"branches up to {self.last_branch}" if self.last_branch else "every branch"
+        elif self.last_branch is None:
+            span = f"branches from {self.first_branch} on"
+        else:
+            span = f"branches {self.first_branch} to {self.last_branch}"
+        return span + (f" without {', '.join(map(str, self.without))}" if self.without else "")
 
 
 class GpuMatch(Data):

@@ -41,8 +41,18 @@ class BranchRow(Fact):
     oldest_architecture: str
     open: Literal["none", "available", "default", "only"]
     open_segments: tuple[Segment, ...] | None = None
+    open_beta: bool = False
     max_kernel: Minor | None = None
     max_kernel_certainty: Certainty = "sourced"
+
+
+class OldBranch(Fact):
+    """A branch before those that are listed. last_for: the architecture that no later branch drives."""
+
+    last_version: Version
+    max_cuda: Minor
+    eol: Day
+    last_for: str | None = None
 
 
 class ArchiveSeries(Fact):
@@ -84,6 +94,7 @@ class NvidiaRepository(Data):
 class Drivers(Topic):
     as_of: AsOf
     branches: dict[int, BranchRow]
+    too_old: dict[int, OldBranch] = Field(default_factory=dict)
     archive: Archive
     nvidia: NvidiaRepository
 

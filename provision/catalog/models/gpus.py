@@ -6,7 +6,19 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from provision.catalog.models.base import Cc, Certainty, Data, DeviceId, Fabric, Fact, Flavour, Minor, Segment, Topic
+from provision.catalog.models.base import (
+    Cc,
+    Certainty,
+    Data,
+    DeviceId,
+    Fabric,
+    Fact,
+    Flavour,
+    Minor,
+    Segment,
+    Topic,
+    Version,
+)
 
 
 class Chip(Fact):
@@ -38,8 +50,24 @@ class Device(Data):
     chip: str
     segment: Segment
     mobile: bool = False
+    rare: bool = False
     also: tuple[str, ...] = ()
     mig: Literal["listed", "doc", "inferred", "unknown"] | None = None
+
+
+class FirstListed(Data):
+    """The branch and version whose table of compatible GPUs lists a device first, and later branches whose table never did."""
+
+    first: int
+    version: Version
+    without: tuple[int, ...] = ()
+
+
+class FirstBranches(Topic):
+    """first_branch.yml. by_515: listed by the oldest table there is, and by all after it."""
+
+    by_515: tuple[DeviceId, ...]
+    devices: dict[DeviceId, FirstListed]
 
 
 class Gpus(Topic):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
 from provision.catalog.models.base import AsOf, Certainty, Data, Day, Fact, Fingerprint, Minor, Topic
 
@@ -17,8 +17,14 @@ class UbuntuRow(Fact):
     gcc: str | None
 
 
+class OldUbuntu(Fact):
+    codename: str
+    standard_support_until: Day
+
+
 class Ubuntu(Topic):
     releases: dict[str, UbuntuRow]
+    too_old: dict[str, OldUbuntu] = Field(default_factory=dict)
 
 
 class RepositoryRow(Fact):

@@ -32,10 +32,9 @@ def _outside(case: Case, number: int) -> list[tuple[Gpu, str]]:
     rows = []
     for gpu in queries.own_gpus(case):
         found = queries.catalog_gpu(case, gpu)
-        if found.last_branch is not None and number > found.last_branch:
-            rows.append((gpu, f"{found.architecture} ends with branch {found.last_branch}"))
-        elif found.first_branch is not None and number < found.first_branch:
-            rows.append((gpu, f"{found.architecture} begins with branch {found.first_branch}"))
+        why = found.why_not(number)
+        if why:
+            rows.append((gpu, f"{found.name}: {why}"))
     return rows
 
 
@@ -72,8 +71,7 @@ def _no_common_driver(case: Case) -> Iterator[Found]:
         if found.architecture is None:
             # a card that the catalog does not know decides nothing
             return
-        span = f"{found.first_branch or 'the first'} to {found.last_branch or 'the newest'}"
-        rows.append(f"{queries.title(case, gpu)}: branches {span}, modules {' or '.join(found.modules)}")
+        rows.append(f"{queries.title(case, gpu)}: {found.branches}, modules {' or '.join(found.modules)}")
     yield Found(
         "no driver drives all cards of this host: they disagree about branch or kernel modules",
         list(dict.fromkeys(rows)) + _evidence(case),

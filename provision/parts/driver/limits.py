@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.catalog import Branch, Gpu
+from provision.catalog import Branch
 from provision.errors import UsageError
 from provision.parts.decision import CHANNELS, cuda_key, distinct, join_and
 from provision.parts.driver.removed import removed_driver
@@ -182,12 +182,11 @@ class DriverLimits:
     def _refuse_branch(self, branch: Branch) -> None:
         because = []
         for gpu in distinct(self.out.gpus):
-            if gpu.last_branch is not None and branch.number > gpu.last_branch:
-                because.append(f"{gpu.name} ({gpu.architecture}): the last branch that drives it is {gpu.last_branch}")
-            elif gpu.first_branch is not None and branch.number < gpu.first_branch:
-                because.append(
-                    f"{gpu.name} ({gpu.architecture}): the first branch that drives it is {gpu.first_branch}"
-                )
+            why = gpu.why_not(branch.number)
+            sure = (
+                "" if gpu.is_sure_of(branch.number) else f" ({gpu.first_branch_certainty}: not read in NVIDIA's tables)"
+            )
+            because += [f"{gpu.name} ({gpu.architecture}): {why}{sure}"] if why else []
         self.out.block(
             "driver.gpu_not_supported",
             f"branch {branch.number} does not drive {join_and([gpu.name for gpu in distinct(self.out.gpus)])}",
@@ -221,15 +220,11 @@ class DriverLimits:
             return
         by_range: set[int] | None = None
         for gpu in cards:
-            own = {
-                branch.number
-                for branch in self.catalog.branches
-                if (gpu.first_branch or 0) <= branch.number <= (gpu.last_branch or 10**6)
-            }
+            own = {branch.number for branch in self.catalog.branches if gpu.why_not(branch.number) is None}
             by_range = own if by_range is None else by_range & own
             newest = max(self.catalog.branches_for([gpu]), default=0)
             flavour = join_and(list(self.catalog.flavours([gpu], newest))) or "no"
-            because.append(f"{gpu.name} ({gpu.architecture}): {_span(gpu)}, {flavour} modules")
+            because.append(f"{gpu.name} ({gpu.architecture}): {gpu.branches}, {flavour} modules")
         hint = "one driver is loaded for a whole host: move one of the cards to another host"
         if by_range:
             self.out.block(
@@ -245,12 +240,3 @@ class DriverLimits:
                 because,
                 hint,
             )
-
-
-def _span(gpu: Gpu) -> str:
-    """The branches that drive a GPU, as text."""
-    if gpu.last_branch is None:
-        return f"branches from {gpu.first_branch} on" if gpu.first_branch else "every branch"
-    return (
-        f"branches {gpu.first_branch} to {gpu.last_branch}" if gpu.first_branch else f"branches up to {gpu.last_branch}"
-    )
