@@ -212,6 +212,11 @@ class Catalog(Files):
                 found.append(KnownSeries(channel="cuda", series=str(number), certainty=sure, note=row.note))
         return found
 
+    def may_be_offered(self, series: str, *, ubuntu: str) -> bool:
+        """True when nobody looked whether an Ubuntu release's archive has a series: not seen is not the same as absent."""
+        release = self.ubuntu(ubuntu).version
+        return release not in self.drivers.archive.looked_at_whole and not self.transitional(series, ubuntu=release)
+
     def transitional(self, series: str, *, ubuntu: str) -> Transitional | None:
         """The entry that says a series is only a transitional package in that Ubuntu release's archive, or
         None."""

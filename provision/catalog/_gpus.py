@@ -286,9 +286,9 @@ class GpuIndex:
         fabrics = {m.fabric for m in members} - {"unknown"}
         migs = {m.mig for m in members}
         modules: tuple[Flavour, ...] = tuple(f for f in first.modules if all(f in m.modules for m in members))
-        # What some board of the family gets, the family gets.
-        oldest = min(members, key=lambda m: m.first_branch or 0)
-        listed = [m.listed_from for m in members if m.listed_from]
+        # What some board of the family gets, the family gets; a board that no table lists has no say beside one that is listed.
+        listed = [m for m in members if m.listed_from]
+        oldest = min(listed or members, key=lambda m: m.first_branch or 0)
         return first.model_copy(
             update={
                 "ids": tuple(ids),
@@ -299,8 +299,8 @@ class GpuIndex:
                 "modules": modules or first.modules,
                 "first_branch": oldest.first_branch,
                 "first_branch_certainty": oldest.first_branch_certainty,
-                "listed_from": min(listed, default=None),
-                "without": tuple(b for b in oldest.without if all(m.why_not(b) for m in members)),
+                "listed_from": oldest.listed_from,
+                "without": tuple(b for b in oldest.without if all(m.why_not(b) for m in listed)),
                 "note": None,
             }
         )

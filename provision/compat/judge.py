@@ -74,10 +74,17 @@ class Judge:
         if parsed.ubuntu is None:
             return True
         series = parsed["driver"].text if "driver" in parsed else ""
-        series_known = self.known_series(branch, parsed)
-        return self.kernel_ok(branch, parsed) and any(
-            not series.endswith("-server") or row.series == series for row in series_known
-        )
+        series = series if series.endswith("-server") else ""
+        seen = any(not series or row.series == series for row in self.known_series(branch, parsed))
+        # Nobody is sent to a branch that was not seen; who asks for one is told that it was not looked for.
+        unseen = "driver" in parsed and self.may_be_offered(branch, series, parsed)
+        return self.kernel_ok(branch, parsed) and (seen or unseen)
+
+    def may_be_offered(self, branch: Branch, series: str, parsed: ParsedRequest) -> bool:
+        """True when it was not looked whether the Ubuntu that is asked for offers a branch; series: only that one."""
+        names = [series] if series else [str(branch.number), f"{branch.number}-server"]
+        ubuntu = parsed.ubuntu.version if parsed.ubuntu else ""
+        return any(self.catalog.may_be_offered(name, ubuntu=ubuntu) for name in names)
 
     def known_series(self, branch: Branch, parsed: ParsedRequest) -> list[KnownSeries]:
         """Where a branch is known to be offered for the Ubuntu that is asked for; empty where none is."""

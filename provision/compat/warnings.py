@@ -70,7 +70,12 @@ class Warnings:
     def known_series(self, branch: Branch, series: str) -> None:
         """Say where a branch comes from when it is not where one would look, and when that is not sure."""
         ubuntu, series_known = self.ubuntu, self.judge.known_series(branch, self.parsed)
-        if ubuntu is None or not series_known:
+        if ubuntu is None:
+            return
+        if not series_known:
+            if self.judge.may_be_offered(branch, "", self.parsed):
+                note = "its archive was not looked through; apt on the host says it: apt-cache policy"
+                self.uncertain(f"whether Ubuntu {ubuntu.version} offers branch {branch.number}", "unknown", note)
             return
         places = ", ".join(dict.fromkeys(f"{o.series} ({CHANNELS[o.channel]})" for o in series_known))
         moved = self.catalog.transitional(series, ubuntu=ubuntu.version)

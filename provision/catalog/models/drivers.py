@@ -75,6 +75,7 @@ class Transitional(Fact):
 
 class Archive(Data):
     source: str
+    looked_at_whole: tuple[str, ...] = ()
     offers: tuple[ArchiveSeries, ...]
     transitional: tuple[Transitional, ...]
 
