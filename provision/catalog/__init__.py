@@ -21,6 +21,7 @@ from provision.catalog.models.answers import (
     CudaRange,
     Gpu,
     GpuMatch,
+    JaxRelease,
     KnownSeries,
     LibraryPair,
     Repository,
@@ -29,10 +30,11 @@ from provision.catalog.models.answers import (
     UbuntuRelease,
 )
 from provision.catalog.models.base import SUPPORT_ORDER, UNSURE, Certainty, Channel, Flavour, Support
+from provision.catalog.models.cuda import CudnnMinCc
 from provision.catalog.models.drivers import KnownBad, Transitional
-from provision.catalog.models.frameworks import AndCuda, ArchList
+from provision.catalog.models.frameworks import AndCuda, ArchList, CodeList
 from provision.catalog.models.ubuntu import Trap
-from provision.catalog.versions import between, distance, key, minor, same
+from provision.catalog.versions import between, distance, key, loads_cudnn, minor, same
 from provision.errors import UsageError
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "CudaMinor",
     "CudaRange",
     "Gpu",
+    "JaxRelease",
     "GpuMatch",
     "KnownBad",
     "LibraryPair",
@@ -307,6 +310,8 @@ class Catalog(Files):
                 found.setdefault(version, set()).update(row.cuda_majors)
         for pair in self.cudnn_data.pairs:
             found.setdefault(pair.cudnn, set()).add(key(pair.cuda)[0])
+        for version, toolkits in self.cudnn_data.packages_v8.items():
+            found.setdefault(version, set()).update(key(cuda)[0] for cuda in toolkits)
         return {v: tuple(sorted(found[v])) for v in sorted(found, key=key, reverse=True)}
 
     def cudnn_drives(self, version: str, cc: str) -> bool:
@@ -322,64 +327,119 @@ class Catalog(Files):
 
     def cudnn_min_cc(self, version: str) -> tuple[str, bool] | None:
         """Oldest compute capability that a cuDNN drives, and whether that is sure; None: not known."""
-        for row in self.cudnn_data.min_cc:
-            if between(version, row.first, row.last):
-                return row.cc, row.certainty not in UNSURE
-        return None
+        row = self.cudnn_low(version)
+        return (row.cc, row.certainty not in UNSURE) if row else None
 
-    def cudnn_for(self, cuda: str, gpus: Iterable[Gpu] = (), *, version: str | None = None) -> LibraryPair | None:
+    def cudnn_low(self, version: str) -> CudnnMinCc | None:
+        """The row that says the oldest compute capability of a cuDNN."""
+        return next((row for row in self.cudnn_data.min_cc if between(version, row.first, row.last)), None)
+
+    def cudnn_for(
+        self,
+        cuda: str,
+        gpus: Iterable[Gpu] = (),
+        *,
+        version: str | None = None,
+        built: Iterable[str] = (),
+        prefer: str | None = None,
+    ) -> LibraryPair | None:
         """cuDNN that goes with a CUDA on these GPUs, with exact apt pins; None when there is none.
 
-        Without ``version``: what NVIDIA's images of that CUDA install, or the newest older one that drives
-        the GPUs. ``version`` ("9", "9.10", exact) narrows the choice.
+        ``version`` ("9", "9.10", exact) narrows the choice, ``built`` to what frameworks that were built with these
+        cuDNNs load. Of what is left: ``prefer`` (what the wheels of a framework bring), what NVIDIA's images of that CUDA
+        install, a package that was built with exactly that CUDA, the newest. A pair without pins is a wheel only.
         """
-        toolkit = self.cuda(cuda)
+        toolkit, compiled = self.cuda(cuda), tuple(built)
         listed = [gpu.cc for gpu in gpus if gpu.cc]
 
-        def drives(candidate: str) -> bool:
-            return all(self.cudnn_drives(candidate, cc) for cc in listed)
+        def suits(candidate: str) -> bool:
+            return (
+                (version is None or same(version, candidate))
+                and all(self.cudnn_drives(candidate, cc) for cc in listed)
+                and all(loads_cudnn(own, candidate) for own in compiled)
+            )
 
         own = [p for p in self.cudnn_data.pairs if minor(p.cuda) == toolkit.version]
         general = [p for p in self.cudnn_data.pairs if p.cuda == str(toolkit.major)]
-        for pair in reversed(own or general):
-            if drives(pair.cudnn) and (version is None or same(version, pair.cudnn)):
-                because = f"what NVIDIA's images of CUDA {pair.cuda} install"
-                return self._cudnn_pair(pair.cudnn, toolkit, pair.suffix, because, pair.certainty)
-        for candidate, majors in self.cudnn_versions.items():
-            if toolkit.major in majors and drives(candidate) and (version is None or same(version, candidate)):
-                because = f"the newest cuDNN for CUDA {toolkit.major} that drives these GPUs"
-                # Which single versions exist as .deb was not enumerated.
-                return self._cudnn_pair(candidate, toolkit, None, because, "inferred")
-        return None
+        images = [p for p in reversed(own or general) if suits(p.cudnn)]
+        fit = [v for v, majors in self.cudnn_versions.items() if toolkit.major in majors and suits(v)]
+        if prefer in fit:
+            return self._cudnn_pair(prefer, toolkit, "what the wheels of the framework bring")
+        if images:
+            because = f"what NVIDIA's images of CUDA {images[0].cuda} install"
+            return self._cudnn_pair(images[0].cudnn, toolkit, because, images[0].certainty)
+        exact = [v for v in fit if toolkit.version in self.cudnn_data.packages_v8.get(v, ())]
+        if exact:
+            return self._cudnn_pair(exact[0], toolkit, f"the newest package that was built with CUDA {toolkit.version}")
+        # A version that only exists as a wheel comes last.
+        fit.sort(key=lambda v: key(v)[0] < 9 and v not in self.cudnn_data.packages_v8)
+        because = f"the newest cuDNN for CUDA {toolkit.major} that drives these GPUs"
+        return self._cudnn_pair(fit[0], toolkit, because) if fit else None
 
     def _cudnn_pair(
-        self, version: str, toolkit: CudaMinor, suffix: str | None, because: str, certainty: Certainty
+        self, version: str, toolkit: CudaMinor, because: str, certainty: Certainty | None = None
     ) -> LibraryPair:
-        apt = self.cudnn_data.apt
+        """certainty: that of the row where NVIDIA's images name the pair; else worked out."""
+        apt, pins = self.cudnn_data.apt, []
         if key(version)[0] >= 9:
             full = apt.v9.version.format(cudnn=version)
-            names = [text.format(major=toolkit.major) for text in (apt.v9.runtime, apt.v9.dev)]
+            pins = [f"{text.format(major=toolkit.major)}={full}" for text in (apt.v9.runtime, apt.v9.dev)]
+            # Which single versions of cuDNN 9 exist as .deb was not enumerated.
+            certainty = certainty or "inferred"
         else:
-            full = apt.v8.version.format(cudnn=version, cuda=suffix or toolkit.version)
-            names = [apt.v8.runtime, apt.v8.dev]
-        pins = tuple(f"{name}={full}" for name in names)
-        return LibraryPair(version=version, cuda=toolkit.version, pins=pins, certainty=certainty, because=because)
+            made = [v for v in self.cudnn_data.packages_v8.get(version, ()) if key(v)[0] == toolkit.major]
+            older = [v for v in made if key(v) <= key(toolkit.version)]
+            suffix = max(older, key=key) if older else min(made, key=key, default=None)
+            if suffix:
+                full = apt.v8.version.format(cudnn=version, cuda=suffix)
+                pins = [f"{name}={full}" for name in (apt.v8.runtime, apt.v8.dev)]
+            # From 8.1 on a package runs with every minor of its major (support matrix).
+            sure = suffix == toolkit.version or key(version) >= (8, 1)
+            certainty = "sourced" if sure else "inferred"
+            because += "" if pins else "; it is known as a wheel only, not as a package"
+        return LibraryPair(
+            version=version, cuda=toolkit.version, pins=tuple(pins), certainty=certainty, because=because
+        )
 
-    def nccl_for(self, cuda: str, *, ubuntu: str | None = None) -> LibraryPair | None:
-        """NCCL for a CUDA with exact apt pins: the highest whose +cuda suffix has that major and no higher
-        minor."""
+    @cached_property
+    def nccl_versions(self) -> dict[str, tuple[int, ...]]:
+        """Every known NCCL version with the CUDA majors it is offered for, newest first."""
+        found: dict[str, set[int]] = {}
+        for row in self.nccl_data.versions:
+            for version in row.list:
+                found.setdefault(version, set()).update(row.cuda_majors)
+        for pair in self.nccl_data.pairs:
+            found.setdefault(pair.nccl, set()).add(key(pair.cuda)[0])
+        return {v: tuple(sorted(found[v])) for v in sorted(found, key=key, reverse=True)}
+
+    def nccl_for(self, cuda: str, *, ubuntu: str | None = None, version: str | None = None) -> LibraryPair | None:
+        """NCCL for a CUDA with exact apt pins: the highest whose +cuda suffix has that major and no higher minor.
+
+        ``version`` ("2.21", exact) narrows the choice; what is known as a wheel only has no pins.
+        """
         toolkit = self.cuda(cuda)
         release = self.ubuntu(ubuntu).version if ubuntu else None
         fit = [
             p
             for p in self.nccl_data.pairs
             if key(p.cuda)[0] == toolkit.major
-            and key(p.cuda) <= key(toolkit.version)
+            and (version is not None or key(p.cuda) <= key(toolkit.version))
+            and (version is None or same(version, p.nccl))
             and (p.ubuntu is None or release is None or p.ubuntu == release)
         ]
         if not fit:
-            return None
-        suffix = max((p.cuda for p in fit), key=key)
+            wheels = [v for v, majors in self.nccl_versions.items() if toolkit.major in majors and version]
+            found = next((v for v in wheels if same(str(version), v)), None)
+            because = "it is known as a wheel only, not as a package"
+            return (
+                LibraryPair(version=found, cuda=toolkit.version, pins=(), certainty="inferred", because=because)
+                if found
+                else None
+            )
+        suffix = min(
+            (p.cuda for p in fit),
+            key=lambda v: (key(v) > key(toolkit.version), abs(key(v)[1] - key(toolkit.version)[1])),
+        )
         pair = max((p for p in fit if p.cuda == suffix), key=lambda p: (p.ubuntu != "20.04", key(p.nccl)))
         exact = suffix == toolkit.version
         full = self.nccl_data.apt.version.format(nccl=pair.nccl, cuda=suffix)
@@ -426,32 +486,57 @@ class Catalog(Files):
         return row.min_driver or self.min_driver(row.cuda)
 
     def tensorflow(self, text: str) -> TensorflowRelease:
-        """TensorFlow release of "2.18", "2.18.1" or "2.16"; UsageError names the nearest."""
+        """TensorFlow release of "2.18", "2.18.1" or "2.16"; UsageError names the nearest.
+
+        version: the release that is asked for, else the newest of its minor.
+        """
         rows = self.frameworks.tensorflow.releases
         wanted = text.strip().removeprefix("v")
-        valid = re.match(r"^\d+(\.\d+)*$", wanted)
+        valid = re.match(r"^\d+(\.\d+)*(\.post\d+)?$", wanted)
         fit = [v for v in rows if valid and (same(wanted, v) or minor(v) == minor(wanted))]
         if not fit or (wanted.count(".") == 0 and not same(wanted, fit[-1])):
             raise _unknown("tensorflow", "TensorFlow release", text, list(rows))
-        version = max(fit, key=key)
+        row = max(fit, key=key)
+        patches = rows[row].patches
+        if wanted.count(".") >= 2 and patches and wanted not in patches:
+            raise _unknown("tensorflow", "TensorFlow release", text, list(patches))
+        version = wanted if wanted in patches else max(patches, key=key, default=row)
         extra: dict[str, AndCuda] = {
             v: row for v, row in self.frameworks.tensorflow.and_cuda.items() if minor(v) == minor(version)
         }
         chosen = extra.get(wanted) or (extra[max(extra, key=key)] if extra else None)
-        data = rows[version].model_dump()
+        data = rows[row].model_dump()
         return TensorflowRelease.model_validate({"version": version, **data, "extra": chosen and chosen.model_dump()})
 
-    def tensorflow_support(self, version: str, gpu: Gpu) -> Support:
-        """Degree to which a TensorFlow release runs on a GPU, judged by the CUDA that it was built with.
+    def tensorflow_codes(self, version: str) -> CodeList | None:
+        """What the wheels of a TensorFlow release for x86_64 hold; None: not known."""
+        lists = self.frameworks.tensorflow.arch_lists
+        return next((row for row in lists if between(minor(version), row.first, row.last)), None)
 
-        What its wheels really hold was not verified (``frameworks.tensorflow.compute``): newer GPUs count as
-        jit.
-        """
-        release, compute = self.tensorflow(version), self.frameworks.tensorflow.compute
-        if gpu.cc is None or key(gpu.cc) < key(compute.first):
+    def tensorflow_support(self, version: str, gpu: Gpu, machine: str = "x86_64") -> Support:
+        """Degree to which the wheels of a TensorFlow release for a processor run on a GPU."""
+        row = self.tensorflow_codes(version)
+        if row is None or machine not in self.frameworks.tensorflow.machines:
             return "none"
-        ccs = [cc for cc in self.cuda(release.cuda).ccs if key(cc) <= key(compute.last)]
-        return _degree(gpu.cc, ccs, ptx=max(ccs, key=key))
+        return _degree(gpu.cc, row.cc, ptx=row.ptx)
+
+    def jax(self, text: str) -> JaxRelease:
+        """JAX release of "0.6.2", "0.6" (its newest) or "0.6.2+cuda12"; UsageError names the nearest."""
+        rows = self.frameworks.jax.releases
+        wanted = text.strip().removeprefix("v").split("+")[0]
+        fit = [v for v in rows if v == wanted] or [
+            v for v in rows if re.match(r"^\d+(\.\d+)*$", wanted) and same(wanted, v)
+        ]
+        if not fit:
+            raise _unknown("jax", "JAX release", text, list(rows))
+        version = max(fit, key=key)
+        builds = [b for b in self.frameworks.jax.builds if between(version, b.first, b.last)]
+        return JaxRelease(version=version, builds=tuple(builds), **rows[version].model_dump())
+
+    @staticmethod
+    def code_support(codes: CodeList, gpu: Gpu) -> Support:
+        """Degree to which what a list of code names runs on a GPU."""
+        return _degree(gpu.cc, codes.cc, ptx=codes.ptx)
 
     # Ubuntu, repositories, known-bad versions -------------------------------------------------------------------------
 

@@ -166,6 +166,7 @@ class GpuIndex:
             modules=modules,
             modules_certainty=certainty,
             turing_or_newer=self._turing(device_id),
+            machine=board.machine if board else None,
             certainty=chip.certainty,
             note="; ".join(notes) or None,
         )

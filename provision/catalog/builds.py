@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from provision.catalog import Catalog, Gpu, Support, TensorflowRelease, TorchRelease
+from provision.catalog.models.frameworks import JaxBuild
 from provision.catalog.versions import key, minor
 
 
@@ -80,10 +81,16 @@ def of_torch(catalog: Catalog, version: str, tag: str, machine: str) -> Build:
     return Build(row.cuda, catalog.torch_min_driver(tag), row.blackwell_min_driver, support)
 
 
-def of_tensorflow(catalog: Catalog, release: TensorflowRelease) -> Build:
-    """Wheels of TensorFlow."""
-    support = _once(lambda gpu: catalog.tensorflow_support(release.version, gpu))
+def of_tensorflow(catalog: Catalog, release: TensorflowRelease, machine: str = "x86_64") -> Build:
+    """Wheels of TensorFlow for a processor."""
+    support = _once(lambda gpu: catalog.tensorflow_support(release.version, gpu, machine))
     return Build(release.cuda, catalog.min_driver(release.cuda), None, support)
+
+
+def of_jax(catalog: Catalog, codes: JaxBuild) -> Build:
+    """The CUDA plugin of a JAX release. It loads any newer CUDA of its major, so the oldest driver is that of the major."""
+    support = _once(lambda gpu: catalog.code_support(codes, gpu))
+    return Build(codes.cuda, catalog.min_driver(codes.cuda), None, support)
 
 
 def torch_tags(catalog: Catalog, release: TorchRelease, machine: str) -> list[str]:

@@ -34,6 +34,16 @@ def between(version: str, first: str | None, last: str | None) -> bool:
     return last is None or key(version) <= key(last) or same(last, version)
 
 
+def loads_cudnn(built: str, version: str) -> bool:
+    """True when what was compiled with one cuDNN loads another: same major, the same or a higher minor.
+
+    Source: TensorFlow's own message, "CuDNN library needs to have matching major version and equal or higher minor version".
+    A version that names a major only ("9") stands for any of it.
+    """
+    own, other = key(built), key(version)
+    return own[:1] == other[:1] and (len(other) < 2 or other[:2] >= own[:2])
+
+
 def distance(one: str, other: str) -> tuple[int, ...]:
     """How far two versions are apart, part by part: for ordering by nearness."""
     return tuple(abs(a - b) for a, b in itertools.zip_longest(key(one), key(other), fillvalue=0))

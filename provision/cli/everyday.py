@@ -293,7 +293,12 @@ def compat(
     cudnn: Annotated[str | None, typer.Option("--cudnn", metavar="9", help="cuDNN.")] = None,
     torch: Annotated[str | None, typer.Option("--torch", metavar="2.6", help="PyTorch.")] = None,
     tensorflow: Annotated[str | None, typer.Option("--tensorflow", metavar="2.18", help="TensorFlow.")] = None,
+    jax: Annotated[str | None, typer.Option("--jax", metavar="0.6", help="JAX.")] = None,
+    nccl: Annotated[str | None, typer.Option("--nccl", metavar="2.21", help="NCCL.")] = None,
     ubuntu: Annotated[str | None, typer.Option("--ubuntu", metavar="24.04", help="Ubuntu release.")] = None,
+    machine: Annotated[
+        str | None, typer.Option("--machine", metavar="ARCH", help="Processor: x86_64 or aarch64.")
+    ] = None,
     modules: Annotated[
         str | None, typer.Option("--modules", metavar="FLAVOUR", help="Kernel modules: open or proprietary.")
     ] = None,
@@ -312,7 +317,10 @@ def compat(
         cudnn=cudnn,
         torch=torch,
         tensorflow=tensorflow,
+        jax=jax,
+        nccl=nccl,
         ubuntu=ubuntu,
+        machine=machine,
         modules=modules,
         image_cuda=image_cuda,
     )

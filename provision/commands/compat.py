@@ -15,6 +15,7 @@ from provision.compat.answer import (
     DriverAnswer,
     GpuAnswer,
     ImageAnswer,
+    JaxAnswer,
     LibraryAnswer,
     Nearest,
     TensorflowAnswer,
@@ -41,6 +42,8 @@ class CompatDocument(Document):
     nccl: LibraryAnswer | None
     torch: TorchAnswer | None
     tensorflow: TensorflowAnswer | None
+    jax: JaxAnswer | None
+    machine: str
     image: ImageAnswer | None
     python: list[str]
     # day of the facts

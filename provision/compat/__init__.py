@@ -7,12 +7,13 @@ that clash are named, each with the reason, and for each the nearest thing that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import date
 
 from provision.catalog import SUPPORT_ORDER, UNSURE, Catalog, CudaMinor, Gpu, Support
 from provision.catalog.builds import choose_torch, of_tensorflow
-from provision.catalog.frameworks import pythons
+from provision.catalog.frameworks import pythons, tensorflow_pin
 from provision.catalog.models.base import last_day
 from provision.catalog.toolkits import holders, runs
 from provision.catalog.versions import key
@@ -23,6 +24,7 @@ from provision.compat.answer import (
     DriverAnswer,
     GpuAnswer,
     ImageAnswer,
+    JaxAnswer,
     LibraryAnswer,
     TensorflowAnswer,
     TorchAnswer,
@@ -52,11 +54,17 @@ class _Answer:
         self.gpus, self.ubuntu = self.parsed.gpus, self.parsed.ubuntu
         self.warn = Warnings(judge)
         # A toolkit is asked for, so PTX and minor-version compatibility have to do where nothing better is left.
-        self.explicit = "cuda" in self.parsed or "cudnn" in self.parsed
+        self.explicit = bool({"cuda", "cudnn", "nccl"} & set(self.parsed))
 
     def answer(self, request: CompatRequest) -> CompatAnswer:
         left = self.judge.left(self.parsed)
-        answer = CompatAnswer(wishes=request, fits=bool(left), support=None, catalog=str(self.catalog.drivers.as_of))
+        answer = CompatAnswer(
+            wishes=request,
+            fits=bool(left),
+            support=None,
+            machine=self.parsed.machine,
+            catalog=str(self.catalog.drivers.as_of),
+        )
         if left:
             self._conclude(answer, left)
         else:
@@ -72,7 +80,8 @@ class _Answer:
         cudas = [toolkit.version for toolkit in self.parsed.toolkits]
         torch = self.parsed.torch
         tag = choose_torch(torch, chosen.tags, self.gpus, cudas) if torch else None
-        toolkit = self._choose_toolkit(chosen, tag)
+        extra = self._choose_jax(chosen)
+        toolkit = self._choose_toolkit(chosen, tag, extra)
         answer.driver = DriverAnswer(
             branches=[item.branch.number for item in left],
             recommended=branch.number,
@@ -91,8 +100,8 @@ class _Answer:
                 gcc_max=toolkit.gcc_max,
                 range=answer.cuda.range,
             )
-            self._libraries(answer, toolkit)
-        self._frameworks(answer, tag)
+            self._libraries(answer, toolkit, extra)
+        self._frameworks(answer, tag, extra)
         self.warn.branch(branch)
         if self.parsed.image:
             answer.image = self._image(branch.number)
@@ -100,6 +109,7 @@ class _Answer:
         if self.ubuntu and "driver" not in self.parsed:
             self.warn.known_series(branch, str(branch.number))
         self.warn.toolkit(toolkit, branch, explicit=self.explicit)
+        self.warn.rests_on(self.parsed, [tag] if tag else (), [toolkit] if toolkit and self.explicit else (), [extra])
         if tag:
             self.warn.torch_tag(tag)
 
@@ -116,11 +126,21 @@ class _Answer:
             names=[f"nvidia/cuda:{release}-{kind}-ubuntu{held[-1]}" for kind in kinds],
         )
 
-    def _choose_toolkit(self, item: Left, tag: str | None) -> CudaMinor | None:
+    def _choose_jax(self, item: Left) -> str | None:
+        """The extra of JAX to take: with compiled code before PTX, then the newest CUDA."""
+
+        def compiled(extra: str) -> bool:
+            return all(item.extras[extra].support(gpu) in ("native", "binary") for gpu in self.gpus)
+
+        return max(item.extras, key=lambda extra: (compiled(extra), key(item.extras[extra].cuda)), default=None)
+
+    def _choose_toolkit(self, item: Left, tag: str | None, extra: str | None) -> CudaMinor | None:
         """Newest that the branch runs in full and that compiles for the GPUs; beside torch, torch's own where it fits."""
         pool = [t for t in item.toolkits if self.judge.compiled(t)] or (item.toolkits if self.explicit else [])
         if tag and "cuda" not in self.parsed:
             pool = [t for t in pool if t.version == item.tags[tag].cuda] or pool
+        if extra:
+            pool = [t for t in pool if t.major == key(item.extras[extra].cuda)[0]] or pool
         full = [t for t in pool if key(item.branch.max_cuda) >= key(t.version)]
         pool = full or (pool if self.explicit else [])
         return pool[-1] if pool else None
@@ -132,25 +152,37 @@ class _Answer:
         least = []
         for toolkits in (first.toolkits if self.explicit else (), self.parsed.image):
             least += [min((toolkit.min_driver for toolkit in toolkits), key=key)] if toolkits else []
-        if first.tags:
-            least.append(min((build.min_driver for build in first.tags.values()), key=key))
+        for builds in (first.tags, first.extras):
+            least += [min((build.least(self.gpus) for build in builds.values()), key=key)] if builds else []
         if self.parsed.tensorflow:
             least.append(of_tensorflow(self.catalog, self.parsed.tensorflow).min_driver)
         within = [v for v in least if key(v)[0] == first.branch.number]
         return max(within, key=key) if within else str(first.branch.number)
 
-    def _libraries(self, answer: CompatAnswer, toolkit: CudaMinor) -> None:
-        pair = self.catalog.cudnn_for(toolkit.version, self.gpus, version=self.parsed.cudnn)
+    def _libraries(self, answer: CompatAnswer, toolkit: CudaMinor, extra: str | None) -> None:
+        tensorflow, ubuntu = self.parsed.tensorflow, self.ubuntu.version if self.ubuntu else None
+        # What the wheels bring ("9.3.0.75", or the oldest of a range), where they bring it for this major.
+        brought = re.findall(r"\d+\.\d+\.[\d.]+", tensorflow.extra.cudnn) if tensorflow and tensorflow.extra else []
+        pair = self.catalog.cudnn_for(
+            toolkit.version,
+            self.gpus,
+            version=self.parsed.cudnn,
+            built=self.judge.built_with(self.parsed, extra),
+            prefer=brought[0] if brought else None,
+        )
         if pair:
             answer.cudnn = LibraryAnswer(**pair.model_dump(exclude={"certainty"}))
             if self.parsed.cudnn and pair.certainty in UNSURE:
                 what = f"cuDNN {pair.version} as a package for CUDA {toolkit.version}"
                 self.warn.uncertain(what, pair.certainty, pair.because)
-        nccl = self.catalog.nccl_for(toolkit.version, ubuntu=self.ubuntu.version if self.ubuntu else None)
+        nccl = self.catalog.nccl_for(toolkit.version, ubuntu=ubuntu, version=self.parsed.nccl)
         if nccl:
             answer.nccl = LibraryAnswer(**nccl.model_dump(exclude={"certainty"}))
+            if self.parsed.nccl:
+                what = f"NCCL {nccl.version} as a package for CUDA {toolkit.version}"
+                self.warn.uncertain(what, nccl.certainty, nccl.because)
 
-    def _frameworks(self, answer: CompatAnswer, tag: str | None) -> None:
+    def _frameworks(self, answer: CompatAnswer, tag: str | None, extra: str | None) -> None:
         wheels: list[set[str]] = []
         torch, tensorflow = self.parsed.torch, self.parsed.tensorflow
         if torch and tag:
@@ -166,13 +198,25 @@ class _Answer:
             )
             wheels += [set(torch.python)] if torch.python else []
         if tensorflow:
+            pin = tensorflow_pin(self.catalog, self.parsed["tensorflow"].text, tensorflow.version)
             answer.tensorflow = TensorflowAnswer(
                 version=tensorflow.version,
                 cuda=tensorflow.cuda,
                 cudnn=tensorflow.cudnn,
-                extra=f"tensorflow[and-cuda]=={tensorflow.version}.*" if tensorflow.extra else None,
+                extra=f"tensorflow[and-cuda]{pin}" if tensorflow.extra else None,
             )
             wheels.append(set(pythons(*tensorflow.python)))
+        jax = self.parsed.jax
+        codes = next((build for build in jax.builds if build.extra == extra), None) if jax else None
+        if jax and codes:
+            answer.jax = JaxAnswer(
+                version=jax.version,
+                extra=f"jax[{extra}]=={jax.version}",
+                cuda=codes.cuda,
+                cudnn=codes.cudnn,
+                nccl=codes.nccl,
+            )
+            wheels.append(set(pythons(*jax.python)))
         answer.python = sorted(set.intersection(*wheels), key=key) if wheels else []
 
     def _degrees(self, answer: CompatAnswer) -> None:
@@ -207,17 +251,28 @@ class _Answer:
         found = [[t for t in self.parsed.toolkits if chosen in (None, t.version)], list(self.parsed.image)]
         degrees = [_best(self.judge.support(toolkit, gpu) for toolkit in toolkits) for toolkits in found if toolkits]
         builds = self.judge.torch_builds(self.parsed)
-        if builds:
+        if self.parsed.torch:
             tags = [answer.torch.tag] if answer.torch else list(builds)
             degrees.append(_best(builds[tag].support(gpu) for tag in tags))
+        plugins = self.judge.jax_builds(self.parsed)
+        if self.parsed.jax:
+            chosen_extra = answer.jax.extra if answer.jax else ""
+            extras = [extra for extra in plugins if f"[{extra}]" in chosen_extra] or list(plugins)
+            degrees.append(_best(plugins[extra].support(gpu) for extra in extras))
         if self.parsed.tensorflow:
-            degrees.append(self.catalog.tensorflow_support(self.parsed.tensorflow.version, gpu))
+            version, machine = self.parsed.tensorflow.version, self.parsed.machine
+            degrees.append(self.catalog.tensorflow_support(version, gpu, machine))
         return degrees
 
     def _explain(self, answer: CompatAnswer) -> None:
         for names in self.judge.clashes():
             nearest = self.judge.nearest(names)
             answer.conflicts.append(Clash(self.judge, names, nearest).issue())
+            clash = self.parsed.only(names)
+            toolkits = [*clash.toolkits, *clash.image]
+            self.warn.rests_on(
+                clash, list(self.judge.torch_builds(clash)), toolkits, list(self.judge.jax_builds(clash))
+            )
             answer.nearest += [n for n in nearest if n.change not in [m.change for m in answer.nearest]]
 
 
@@ -227,4 +282,4 @@ def _release(toolkit: CudaMinor, text: str) -> str | None:
 
 
 def _best(degrees: Iterable[Support]) -> Support:
-    return min(degrees, key=SUPPORT_ORDER.index)
+    return min(degrees, key=SUPPORT_ORDER.index, default="none")

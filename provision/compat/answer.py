@@ -27,8 +27,14 @@ class CompatRequest(BaseModel):
     cudnn: str | None = None
     # "2.6", "2.6.0", "2.6+cu124"
     torch: str | None = None
-    # "2.18"
+    # "2.18", "2.18.1"
     tensorflow: str | None = None
+    # "0.6", "0.6.2+cuda12"
+    jax: str | None = None
+    # "2.21", "2.21.5"
+    nccl: str | None = None
+    # the host's processor: "x86_64", "aarch64"
+    machine: str | None = None
     # "22.04", "jammy"
     ubuntu: str | None = None
     # "open", "proprietary"
@@ -72,7 +78,7 @@ class CudaAnswer(BaseModel):
 
 
 class LibraryAnswer(BaseModel):
-    """cuDNN or NCCL from apt: pins are exact (runtime and headers)."""
+    """cuDNN or NCCL from apt: pins are exact (runtime and headers); none for what is known as a wheel only."""
 
     version: str
     cuda: str
@@ -95,6 +101,17 @@ class TensorflowAnswer(BaseModel):
     cudnn: str
     # what pip installs, None where there is no extra
     extra: str | None
+
+
+class JaxAnswer(BaseModel):
+    version: str
+    # what pip installs: "jax[cuda12]==0.6.2"
+    extra: str
+    # built with
+    cuda: str
+    # the oldest of their majors that it loads
+    cudnn: str
+    nccl: str
 
 
 class ImageAnswer(BaseModel):
@@ -140,6 +157,9 @@ class CompatAnswer(BaseModel):
     nccl: LibraryAnswer | None = None
     torch: TorchAnswer | None = None
     tensorflow: TensorflowAnswer | None = None
+    jax: JaxAnswer | None = None
+    # the processor whose wheels are meant
+    machine: str = "x86_64"
     image: ImageAnswer | None = None
     # that every asked framework has wheels for
     python: list[str] = Field(default_factory=list)

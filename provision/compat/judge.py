@@ -8,15 +8,22 @@ from datetime import date
 from itertools import combinations
 
 from provision.catalog import UNSURE, Branch, Catalog, CudaMinor, Gpu, KnownSeries, Support
-from provision.catalog.builds import Build, Driver, of_tensorflow, of_toolkit, of_torch, torch_tags
+from provision.catalog.builds import (
+    Build,
+    Driver,
+    choose_torch,
+    of_jax,
+    of_tensorflow,
+    of_toolkit,
+    of_torch,
+    torch_tags,
+)
+from provision.catalog.frameworks import MACHINES
 from provision.catalog.models.base import Flavour
-from provision.catalog.versions import key, minor, same
+from provision.catalog.versions import key, loads_cudnn, minor, same
 from provision.compat.answer import Nearest
 from provision.compat.request import ParsedRequest, RequestItem, parse_one
 from provision.lib.suggest import suggest
-
-# The processor whose wheels are meant; no item says another.
-MACHINE = "x86_64"
 
 
 @dataclass
@@ -26,8 +33,9 @@ class Left:
     branch: Branch
     flavours: list[Flavour]
     toolkits: list[CudaMinor]
-    # builds of PyTorch by their tags, oldest CUDA first
+    # builds of PyTorch by their tags, of JAX by their extras; oldest CUDA first
     tags: dict[str, Build]
+    extras: dict[str, Build]
 
 
 class Judge:
@@ -36,7 +44,7 @@ class Judge:
     def __init__(self, catalog: Catalog, parsed: ParsedRequest, today: date) -> None:
         self.catalog, self.parsed, self.today = catalog, parsed, today
         # The same questions come up for every branch: answered once.
-        self._cudnn: dict[tuple[str, str, tuple[str, ...]], bool] = {}
+        self._cudnn: dict[tuple[str, str, tuple[str, ...], tuple[str, ...]], bool] = {}
         self._known_series: dict[tuple[int, str], list[KnownSeries]] = {}
 
     def left(self, parsed: ParsedRequest) -> list[Left]:
@@ -48,9 +56,11 @@ class Judge:
 
     def _left(self, parsed: ParsedRequest, *, every_toolkit: bool = True) -> Iterator[Left]:
         gpus = parsed.gpus
-        needs_toolkit = "cuda" in parsed or "cudnn" in parsed
-        builds = self.torch_builds(parsed)
-        tensorflow = of_tensorflow(self.catalog, parsed.tensorflow) if parsed.tensorflow else None
+        needs_toolkit = bool({"cuda", "cudnn", "nccl"} & set(parsed))
+        builds, plugins = self.torch_builds(parsed), self.jax_builds(parsed)
+        tensorflow = of_tensorflow(self.catalog, parsed.tensorflow, parsed.machine) if parsed.tensorflow else None
+        if not self._machine_ok(parsed) or not self._loads_cudnn(parsed):
+            return
         for branch in self.catalog.branches:
             if not self._is_meant(branch, parsed):
                 continue
@@ -62,11 +72,18 @@ class Judge:
             if needs_toolkit or every_toolkit:
                 toolkits = [t for t in self.catalog.cuda_minors if self._toolkit_ok(t, driver, parsed)]
             tags = {tag: build for tag, build in builds.items() if build.why_not(gpus, driver) is None}
-            if (needs_toolkit and not toolkits) or ("torch" in parsed and not tags):
+            extras = {extra: build for extra, build in plugins.items() if build.why_not(gpus, driver) is None}
+            if (needs_toolkit and not toolkits) or ("torch" in parsed and not tags) or ("jax" in parsed and not extras):
                 continue
-            if tensorflow and (tensorflow.why_not(gpus, driver) or not self._loads_cudnn(parsed)):
+            if tensorflow and tensorflow.why_not(gpus, driver):
                 continue
-            yield Left(branch, flavours, toolkits, tags)
+            yield Left(branch, flavours, toolkits, tags, extras)
+
+    def _machine_ok(self, parsed: ParsedRequest) -> bool:
+        """True when every GPU sits beside the processor, and TensorFlow has wheels with code for GPUs for it."""
+        if any(gpu.machine not in (None, parsed.machine) for gpu in parsed.gpus):
+            return False
+        return parsed.tensorflow is None or parsed.machine in self.catalog.frameworks.tensorflow.machines
 
     def _is_meant(self, branch: Branch, parsed: ParsedRequest) -> bool:
         if parsed.branch and parsed.branch.number != branch.number:
@@ -105,9 +122,31 @@ class Judge:
         """Builds of the PyTorch that is asked for: the one that is named, or all."""
         if parsed.torch is None:
             return {}
-        exact, release = parsed["torch"].exact, parsed.torch
-        tags = [exact] if exact else torch_tags(self.catalog, release, MACHINE)
-        return {tag: of_torch(self.catalog, release.version, tag, MACHINE) for tag in tags}
+        exact, release, machine = parsed["torch"].exact, parsed.torch, parsed.machine
+        tags = [tag for tag in torch_tags(self.catalog, release, machine) if exact in (None, tag)]
+        return {tag: of_torch(self.catalog, release.version, tag, machine) for tag in tags}
+
+    def jax_builds(self, parsed: ParsedRequest) -> dict[str, Build]:
+        """CUDA plugins of the JAX that is asked for, by their extras: the one that is named, or all; none without wheels."""
+        if parsed.jax is None or (parsed.machine == "aarch64" and not parsed.jax.aarch64):
+            return {}
+        cudas = [key(toolkit.version) for toolkit in parsed.toolkits]
+        return {
+            codes.extra: of_jax(self.catalog, codes)
+            for codes in parsed.jax.builds
+            if parsed["jax"].exact in (None, codes.extra)
+            and (not cudas or any(cuda[0] == key(codes.cuda)[0] and cuda >= key(codes.least) for cuda in cudas))
+            and (parsed.cudnn is None or loads_cudnn(codes.cudnn, parsed.cudnn))
+        }
+
+    @staticmethod
+    def built_with(parsed: ParsedRequest, extra: str | None = None) -> list[str]:
+        """The cuDNN that TensorFlow was compiled with, and that of the JAX plugin ``extra``."""
+        codes = parsed.jax.builds if parsed.jax else ()
+        return [
+            *([parsed.tensorflow.cudnn] if parsed.tensorflow else []),
+            *(build.cudnn for build in codes if build.extra == extra),
+        ]
 
     def _runs(self, toolkit: CudaMinor, driver: Driver, parsed: ParsedRequest) -> bool:
         """Programs of a toolkit run; of an image nothing else is asked: repository and compiler are its own business."""
@@ -122,6 +161,8 @@ class Judge:
                 return False
         if parsed.tensorflow and key(parsed.tensorflow.cuda)[0] != toolkit.major:
             return False
+        if parsed.nccl and not self.catalog.nccl_for(toolkit.version, version=parsed.nccl):
+            return False
         if not self._runs(toolkit, driver, parsed):
             return False
         if parsed.ubuntu and not self.catalog.cuda_in_repository(toolkit.version, ubuntu=parsed.ubuntu.version):
@@ -129,17 +170,18 @@ class Judge:
         return parsed.cudnn is None or self._has_cudnn(toolkit, parsed.cudnn, parsed)
 
     def _has_cudnn(self, toolkit: CudaMinor, version: str, parsed: ParsedRequest) -> bool:
-        asked = (toolkit.version, version, tuple(gpu.cc for gpu in parsed.gpus if gpu.cc))
+        built = tuple(self.built_with(parsed))
+        asked = (toolkit.version, version, tuple(gpu.cc for gpu in parsed.gpus if gpu.cc), built)
         if asked not in self._cudnn:
-            pair = self.catalog.cudnn_for(toolkit.version, parsed.gpus, version=version)
+            pair = self.catalog.cudnn_for(toolkit.version, parsed.gpus, version=version, built=built)
             self._cudnn[asked] = pair is not None
         return self._cudnn[asked]
 
     @staticmethod
     def _loads_cudnn(parsed: ParsedRequest) -> bool:
-        """TensorFlow loads the cuDNN of the major that it was built with."""
+        """TensorFlow loads cuDNNs of the major that it was built with, not older ones."""
         built, asked = parsed.tensorflow, parsed.cudnn
-        return not built or not asked or key(asked)[0] == key(built.cudnn)[0]
+        return not built or not asked or loads_cudnn(built.cudnn, asked)
 
     def support(self, toolkit: CudaMinor, gpu: Gpu) -> Support:
         return of_toolkit(self.catalog, toolkit.version).support(gpu)
@@ -180,58 +222,74 @@ class Judge:
         found: list[Nearest] = []
         for name in names:
             for scope, fits_all in ((self.parsed, True), (self.parsed.only(names), False)):
-                nearest = self._replacement(name, scope.without(name), fits_all)
+                nearest = self._replacements(name, scope.without(name), fits_all)
+                found += nearest
                 if nearest:
-                    found.append(nearest)
                     break
         return [nearest for nearest in found if nearest.fits_all] or found
 
-    def _replacement(self, name: str, others: ParsedRequest, fits_all: bool) -> Nearest | None:
+    def _replacements(self, name: str, others: ParsedRequest, fits_all: bool) -> list[Nearest]:
+        """The nearest value of an item that works beside the others; of a driver the recommended one too."""
         item = self.parsed[name]
         if item.kind == "gpu":
             kept = [other.text for other in others.values() if other.kind == "gpu"]
             if not kept or not self.fits(others):
-                return None
-            return Nearest(
-                change={"gpu": ", ".join(kept)}, text=f"put {item.title} into a host of its own", fits_all=fits_all
-            )
+                return []
+            text = f"put {item.title} into a host of its own"
+            return [Nearest(change={"gpu": ", ".join(kept)}, text=text, fits_all=fits_all)]
+        if item.kind == "driver":
+            left = self.left(others)
+            # The nearest that is still maintained, and the recommended one.
+            steady = [row.branch for row in left if row.branch.is_long_term_or_production]
+            alive = [branch.number for branch in steady if not branch.is_ended(self.today)]
+            near = sorted(alive, key=lambda number: abs(number - item.means.number))
+            both = dict.fromkeys([*near[:1], self.recommend(left).branch.number] if left else [])
+            return [
+                Nearest(change={name: str(number)}, text=f"driver {number} instead of {item.title}", fits_all=fits_all)
+                for number in both
+            ]
 
         def works(change: dict[str, str]) -> bool:
             return self.fits(ParsedRequest({**others, name: parse_one(name, change[name], self.catalog)}))
 
-        change = suggest(({name: text} for text in self._domain(item, others)), works)
+        change = suggest(({name: text} for text in self._domain(item)), works)
         if change is None:
-            return None
+            return []
         other = parse_one(name, change[name], self.catalog)
-        return Nearest(change=change, text=f"{other.title} instead of {item.title}", fits_all=fits_all)
+        # Which build is meant: the same release is only another build of it.
+        build = self._torch_build(ParsedRequest({**others, name: other})) if item.kind == "torch" else ""
+        return [Nearest(change=change, text=f"{other.title}{build} instead of {item.title}", fits_all=fits_all)]
 
-    def _domain(self, item: RequestItem, others: ParsedRequest) -> list[str]:
+    def _torch_build(self, parsed: ParsedRequest) -> str:
+        left, cudas = self.left(parsed), [toolkit.version for toolkit in parsed.toolkits]
+        if parsed.torch is None or not left:
+            return ""
+        return "+" + choose_torch(parsed.torch, self.recommend(left).tags, parsed.gpus, cudas)
+
+    def _domain(self, item: RequestItem) -> list[str]:
         """Values that could replace an item's, nearest first."""
         catalog = self.catalog
-        if item.kind == "driver":
-            left = self.left(others)
-            if not left:
-                return []
-            # The nearest that is still maintained; the recommended one where none is.
-            alive = [
-                row.branch.number
-                for row in left
-                if row.branch.is_long_term_or_production and not row.branch.is_ended(self.today)
-            ]
-            near = sorted(alive, key=lambda number: abs(number - item.means.number))
-            return [str(number) for number in [*near, self.recommend(left).branch.number]]
         if item.kind in ("cuda", "image_cuda"):
             nearest = _by_position([t.version for t in catalog.cuda_minors], [t.version for t in item.means])
             return sorted(nearest, key=lambda v: not self.compiled(catalog.cuda(v)))
         if item.kind == "cudnn":
             order = list(reversed(catalog.cudnn_versions))
             return _by_position(order, [v for v in order if same(item.means, v)])
+        if item.kind == "nccl":
+            order = list(reversed(catalog.nccl_versions))
+            return _by_position(order, [v for v in order if same(item.means, v)])
+        if item.kind == "jax":
+            nearest = _by_position(list(catalog.frameworks.jax.releases), [item.means.version])
+            return [item.means.version, *nearest] if item.exact else nearest
+        if item.kind == "machine":
+            return [machine for machine in MACHINES.values() if machine != item.means]
         if item.kind == "torch":
             nearest = _by_position(list(catalog.frameworks.torch.releases), [item.means.version])
             newest = [v for v in nearest if catalog.torch(minor(v)).version == v]
             return [item.means.version, *newest] if item.exact else newest
         if item.kind == "tensorflow":
-            return _by_position(list(catalog.frameworks.tensorflow.releases), [item.means.version])
+            minors = list(catalog.frameworks.tensorflow.releases)
+            return _by_position(minors, [v for v in minors if minor(v) == minor(item.means.version)])
         if item.kind == "ubuntu":
             return _by_position(list(catalog.ubuntu_data.releases), [item.means.version])
         return ["open" if item.means == "proprietary" else "proprietary"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.catalog import Gpu
+from provision.catalog.builds import torch_tags
 from provision.catalog.toolkits import elsewhere, holders, targets
 from provision.catalog.versions import key, same
 from provision.compat.answer import Nearest
-from provision.compat.judge import MACHINE, Judge
+from provision.compat.judge import Judge
 from provision.errors import Issue
 
 CHANNELS = {"ubuntu": "Ubuntu archive", "cuda": "NVIDIA's repository", "ppa": "PPA"}
@@ -95,8 +96,10 @@ class Clash:
 
     def _gpu_torch(self) -> Issue:
         gpu, because = self.gpus[0], []
+        if gpu.machine and not self.judge.torch_builds(self.parsed):
+            return self._no_wheels("torch", gpu.machine, f"{gpu.name} sits beside {gpu.machine} processors only")
         for tag, build in self.judge.torch_builds(self.parsed).items():
-            row = self.catalog.torch_arch_list(self.by["torch"].means.version, tag, MACHINE)
+            row = self.catalog.torch_arch_list(self.by["torch"].means.version, tag, self.parsed.machine)
             line = f"{tag}: code for {', '.join(row.cc) if row else 'unknown'}"
             line += f", PTX {row.ptx}" if row and row.ptx else ""
             if build.support(gpu) != "none" and gpu.last_branch:
@@ -107,10 +110,62 @@ class Clash:
         return self._say("torch.gpu_not_supported", message, because)
 
     def _gpu_tensorflow(self) -> Issue:
-        gpu, built = self.gpus[0], self.by["tensorflow"].means.cuda
-        because = [f"it is built with CUDA {built}", targets(self.catalog, gpu), self._line(gpu)]
+        gpu, release = self.gpus[0], self.by["tensorflow"].means
+        if gpu.machine and gpu.machine not in self.catalog.frameworks.tensorflow.machines:
+            return self._no_wheels("tensorflow", gpu.machine, f"{gpu.name} sits beside {gpu.machine} processors only")
+        codes = self.catalog.tensorflow_codes(release.version)
+        because = [
+            f"its wheels hold code for {', '.join(codes.cc)}, PTX {codes.ptx}"
+            if codes
+            else "what they hold is not known",
+            f"{gpu.name} has compute capability {gpu.cc}",
+            self._line(gpu),
+        ]
         message = f"{self.title['tensorflow']} does not run on {gpu.name}"
         return self._say("tensorflow.gpu_not_supported", message, because)
+
+    # The processor decides which wheels there are.
+    _gpu_machine_torch = _gpu_torch
+
+    def _gpu_jax(self) -> Issue:
+        gpu, release = self.gpus[0], self.by["jax"].means
+        builds = self.judge.jax_builds(self.parsed)
+        if gpu.machine and not builds:
+            return self._no_wheels("jax", gpu.machine, f"{gpu.name} sits beside {gpu.machine} processors only")
+        because = [
+            f"jax[{codes.extra}]: code for {', '.join(codes.cc)}, PTX {codes.ptx}"
+            for codes in release.builds
+            if codes.extra in builds
+        ]
+        because += [f"{gpu.name} has compute capability {gpu.cc}", self._line(gpu)]
+        return self._say("jax.gpu_not_supported", f"{self.title['jax']} has no code for {gpu.name}", because)
+
+    def _no_wheels(self, kind: str, machine: str, *because: str) -> Issue:
+        first = {
+            "torch": [
+                v
+                for v in self.catalog.frameworks.torch.releases
+                if torch_tags(self.catalog, self.catalog.torch(v), machine)
+            ],
+            "jax": [v for v, row in self.catalog.frameworks.jax.releases.items() if row.aarch64],
+        }.get(kind, [])
+        since = [f"those with them begin with {first[0]}"] if first else []
+        message = f"{self.title[kind]} has no wheels with CUDA for {machine}"
+        return self._say(f"{kind}.no_wheels_for_machine", message, [*because, *since])
+
+    def _machine_torch(self) -> Issue:
+        return self._no_wheels("torch", self.parsed.machine)
+
+    def _machine_tensorflow(self) -> Issue:
+        return self._no_wheels("tensorflow", self.parsed.machine, "the package index has wheels for the CPU only")
+
+    def _jax_machine(self) -> Issue:
+        return self._no_wheels("jax", self.parsed.machine)
+
+    def _gpu_machine(self) -> Issue:
+        gpu = self.gpus[0]
+        message = f"{gpu.name} does not sit in {self.title['machine']}"
+        return self._say("gpu.other_machine", message, [f"it sits beside {gpu.machine} processors only"])
 
     def _cudnn_gpu(self) -> Issue:
         gpu, title = self.gpus[0], self.title["cudnn"]
@@ -130,7 +185,7 @@ class Clash:
 
     @staticmethod
     def _is_about_age(kinds: list[str]) -> bool:
-        return len(kinds) == 2 and "driver" in kinds and not {"gpu", "modules", "ubuntu"} & set(kinds)
+        return len(kinds) == 2 and "driver" in kinds and not {"gpu", "modules", "ubuntu", "machine"} & set(kinds)
 
     def _too_old(self) -> Issue:
         kind = next(kind for kind in self.by if kind != "driver")
@@ -147,12 +202,18 @@ class Clash:
 
     def _least(self, kind: str) -> str:
         """The oldest driver that runs what is asked for, by minor-version compatibility."""
-        if kind == "torch":
-            return min((build.min_driver for build in self.judge.torch_builds(self.parsed).values()), key=key)
+        builds = {**self.judge.torch_builds(self.parsed), **self.judge.jax_builds(self.parsed)}
+        if kind in ("torch", "jax"):
+            return min((build.min_driver for build in builds.values()), key=key, default="unknown")
         if kind == "tensorflow":
             return self.catalog.min_driver(self.by[kind].means.cuda)
         if kind == "cudnn":
             return self.catalog.min_driver(str(self.catalog.cudnn_versions[self._cudnns()[0]][0]))
+        if kind == "nccl":
+            majors = {
+                m for v, majors in self.catalog.nccl_versions.items() for m in majors if same(self.parsed.nccl or "", v)
+            }
+            return self.catalog.min_driver(str(min(majors)))
         return self.catalog.min_driver(self.parsed.release(self.by[kind].means[0]))
 
     # --- modules, repositories, libraries --------------------------------------------------------------------
@@ -196,7 +257,7 @@ class Clash:
     def _cuda_ubuntu(self) -> Issue:
         text, ubuntu, newest = self.by["cuda"].text, self.by["ubuntu"].means, self.parsed.toolkits[-1]
         held = sorted({v for toolkit in self.parsed.toolkits for v in holders(self.catalog, toolkit.version)})
-        where = f"; Ubuntu {', '.join(held)} has it" if held else ""
+        where = f"; Ubuntu {', '.join(held)} {'has' if len(held) == 1 else 'have'} it" if held else ""
         other = elsewhere(self.catalog, text if text in newest.releases else newest.version)
         message = f"NVIDIA's repository of {self.title['ubuntu']} has no {self.title['cuda']}"
         last = ubuntu.cuda_last or "the current one"
@@ -209,6 +270,29 @@ class Clash:
         because = [f"it is built for CUDA {' and '.join(str(major) for major in majors)}"]
         return self._say("cudnn.cuda_mismatch", message, because)
 
+    def _cuda_nccl(self) -> Issue:
+        found = [
+            m for v, majors in self.catalog.nccl_versions.items() for m in majors if same(self.by["nccl"].means, v)
+        ]
+        because = [f"it is built for CUDA {' and '.join(str(major) for major in sorted(set(found)))}"]
+        message = f"{self.title['nccl']} is not built for {self.title['cuda']}"
+        return self._say("nccl.cuda_mismatch", message, because)
+
+    def _cuda_jax(self) -> Issue:
+        builds = self.by["jax"].means.builds
+        return self._jax_mismatch("cuda", [f"CUDA {codes.least} or newer {key(codes.cuda)[0]}.x" for codes in builds])
+
+    def _cudnn_jax(self) -> Issue:
+        builds = self.by["jax"].means.builds
+        return self._jax_mismatch(
+            "cudnn", [f"cuDNN {codes.cudnn} or newer {key(codes.cudnn)[0]}.x" for codes in builds]
+        )
+
+    def _jax_mismatch(self, kind: str, needs: list[str]) -> Issue:
+        because = [f"its plugins need {' or '.join(dict.fromkeys(needs))}"]
+        message = f"{self.title['jax']} does not work with {self.title[kind]}"
+        return self._say(f"jax.{kind}_mismatch", message, because)
+
     def _cuda_tensorflow(self) -> Issue:
         return self._mismatch("cuda", "CUDA", self.by["tensorflow"].means.cuda, "loads the libraries of CUDA")
 
@@ -217,7 +301,8 @@ class Clash:
 
     def _mismatch(self, kind: str, name: str, built: str, loads: str) -> Issue:
         message = f"{self.title['tensorflow']} does not work with {self.title[kind]}"
-        because = [f"it is built with {name} {built} and {loads} {key(built)[0]}"]
+        newer = f", {built} or newer" if kind == "cudnn" else ""
+        because = [f"it is built with {name} {built} and {loads} {key(built)[0]}{newer}"]
         return self._say(f"tensorflow.{kind}_mismatch", message, because)
 
     # --- all others ------------------------------------------------------------------------------------------

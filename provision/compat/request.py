@@ -7,13 +7,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provision.catalog import Branch, Catalog, CudaMinor, Gpu, TensorflowRelease, TorchRelease, UbuntuRelease
+from provision.catalog import (
+    Branch,
+    Catalog,
+    CudaMinor,
+    Gpu,
+    JaxRelease,
+    TensorflowRelease,
+    TorchRelease,
+    UbuntuRelease,
+)
+from provision.catalog.frameworks import MACHINES
 from provision.catalog.models.base import Flavour
 from provision.catalog.versions import distance, same
 from provision.compat.answer import CompatRequest
 from provision.errors import UsageError
 
-KINDS = ("driver", "cuda", "cudnn", "torch", "tensorflow", "ubuntu", "modules", "image_cuda")
+KINDS = ("driver", "cuda", "cudnn", "nccl", "torch", "tensorflow", "jax", "ubuntu", "modules", "machine", "image_cuda")
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,11 @@ class ParsedRequest(dict[str, RequestItem]):
         self.cudnn: str | None = means.get("cudnn")
         self.torch: TorchRelease | None = means.get("torch")
         self.tensorflow: TensorflowRelease | None = means.get("tensorflow")
+        self.jax: JaxRelease | None = means.get("jax")
+        self.nccl: str | None = means.get("nccl")
+        # the processor whose wheels are meant: what is asked for, else the only one that a GPU sits beside
+        own = [gpu.machine for gpu in self.gpus if gpu.machine]
+        self.machine: str = means.get("machine") or next(iter(own), "x86_64")
         self.ubuntu: UbuntuRelease | None = means.get("ubuntu")
         self.modules: Flavour | None = means.get("modules")
 
@@ -84,12 +99,23 @@ def parse_one(kind: str, text: str, catalog: Catalog) -> RequestItem:
     if kind == "image_cuda":
         return RequestItem(kind, text, f"an image with CUDA {text}", _toolkits(text, catalog))
     if kind == "cudnn":
-        return RequestItem(kind, text, f"cuDNN {text}", _cudnn(text, catalog))
+        return RequestItem(kind, text, f"cuDNN {text}", _library(text, "cuDNN", catalog.cudnn_versions))
     if kind == "torch":
         return _torch(text, catalog)
     if kind == "tensorflow":
         tensorflow = catalog.tensorflow(text)
         return RequestItem(kind, text, f"TensorFlow {tensorflow.version}", tensorflow)
+    if kind == "jax":
+        return _jax(text, catalog)
+    if kind == "nccl":
+        return RequestItem(kind, text, f"NCCL {text}", _library(text, "NCCL", catalog.nccl_versions))
+    if kind == "machine":
+        machine = MACHINES.get(text.lower(), text.lower())
+        if machine not in MACHINES.values():
+            raise UsageError(
+                "compat.unknown_machine", f"there is no processor {text!r} in the catalog", hint="x86_64 or aarch64"
+            )
+        return RequestItem(kind, text, f"a host with {machine}", machine)
     if kind == "ubuntu":
         ubuntu = catalog.ubuntu(text)
         return RequestItem(kind, text, f"Ubuntu {ubuntu.version}", ubuntu)
@@ -136,13 +162,13 @@ def _toolkits(text: str, catalog: Catalog) -> tuple[CudaMinor, ...]:
     return (newest,)
 
 
-def _cudnn(text: str, catalog: Catalog) -> str:
-    known = catalog.cudnn_versions
+def _library(text: str, title: str, known: Iterable[str]) -> str:
+    """The text, where it is or begins a version that is known."""
     if not re.fullmatch(r"\d+(\.\d+)*", text) or not any(same(text, v) for v in known):
         nearest = sorted(known, key=lambda v: distance(v, text))[:3]
         raise UsageError(
-            "catalog.unknown_cudnn",
-            f"there is no cuDNN {text!r} in the catalog",
+            f"catalog.unknown_{title.lower()}",
+            f"there is no {title} {text!r} in the catalog",
             hint="nearest known: " + ", ".join(nearest),
         )
     return text
@@ -159,3 +185,17 @@ def _torch(text: str, catalog: Catalog) -> RequestItem:
             hint=f"write one of them, or no build: {release.version}+{release.default}",
         )
     return RequestItem("torch", text, f"torch {release.version}" + (f"+{tag}" if tag else ""), release, tag)
+
+
+def _jax(text: str, catalog: Catalog) -> RequestItem:
+    release = catalog.jax(text)
+    extra = text.partition("+")[2] or None
+    known = [build.extra for build in release.builds]
+    if extra and extra not in known:
+        raise UsageError(
+            "compat.unknown_jax_build",
+            f"JAX {release.version} has no extra {extra!r}",
+            because=[f"extras of {release.version}: {', '.join(known)}"],
+            hint=f"write one of them, or none: {release.version}+{known[-1]}",
+        )
+    return RequestItem("jax", text, f"JAX {release.version}" + (f" ({extra})" if extra else ""), release, extra)

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from provision.catalog import UNSURE, Branch, CudaMinor, Gpu
 from provision.catalog.toolkits import host_compiler, native_from
-from provision.catalog.versions import key
+from provision.catalog.versions import key, same
 from provision.compat.answer import ImageAnswer
-from provision.compat.judge import MACHINE, Judge
+from provision.compat.judge import Judge
 from provision.compat.messages import CHANNELS
+from provision.compat.request import ParsedRequest
 from provision.errors import Issue
 
 
@@ -31,12 +32,42 @@ class Warnings:
         if certainty in UNSURE:
             self.add("catalog.uncertain", f"not sure ({certainty}): {what}", [note])
 
+    def rests_on(
+        self, parsed: ParsedRequest, tags: Iterable[str], toolkits: Iterable[CudaMinor], extras: Iterable[str | None]
+    ) -> None:
+        """Name every fact that is not sure and that an answer about these items rests on, a yes and a no alike.
+
+        tags, extras: the builds of PyTorch and JAX that were considered; toolkits: the toolkits.
+        """
+        torch, tensorflow, jax, gpus = parsed.torch, parsed.tensorflow, parsed.jax, parsed.gpus
+        if torch:
+            rows = {tag: self.catalog.torch_arch_list(torch.version, tag, parsed.machine) for tag in tags if gpus}
+            for tag, row in rows.items():
+                if row:
+                    self.uncertain(f"what the {tag} wheels of torch {torch.version} hold", row.certainty, row.note)
+            self.uncertain(f"the builds of torch {torch.version}", torch.certainty, torch.note)
+        if tensorflow and gpus:
+            codes = self.catalog.tensorflow_codes(tensorflow.version)
+            what = f"which GPUs the wheels of {parsed['tensorflow'].title} hold code for"
+            self.uncertain(what, codes.certainty if codes else "unknown", codes.note if codes else None)
+        for build in jax.builds if jax and gpus else ():
+            if jax and build.extra in extras:
+                self.uncertain(f"what jax[{build.extra}] of {jax.version} holds", build.certainty, build.note)
+        for toolkit in toolkits if gpus else ():
+            self.uncertain(
+                f"which GPUs CUDA {toolkit.version} compiles for",
+                toolkit.sm_certainty,
+                "worked out from the first and last toolkit of each, not read off its compiler",
+            )
+        if parsed.cudnn and gpus:
+            low = self.catalog.cudnn_low(next(v for v in self.catalog.cudnn_versions if same(parsed.cudnn, v)))
+            if low:
+                self.uncertain(
+                    f"that {parsed['cudnn'].title} needs compute capability {low.cc}", low.certainty, low.note
+                )
+
     def items_alone(self) -> None:
         """Warnings about items by themselves, whether or not all fits."""
-        if self.parsed.tensorflow and self.gpus:
-            compute = self.catalog.frameworks.tensorflow.compute
-            what = f"which GPUs the wheels of {self.parsed['tensorflow'].title} hold code for"
-            self.uncertain(what, compute.certainty, compute.note)
         if self.parsed.branch:
             self._driver(self.parsed.branch, self.parsed["driver"].text, self.parsed.version)
         if self.ubuntu and self.ubuntu.support != "standard":
@@ -146,7 +177,9 @@ class Warnings:
         for gpu in self.gpus:
             native = native_from(self.catalog, gpu)
             if self.judge.support(toolkit, gpu) == "binary" and native:
-                below = [cc for cc in toolkit.ccs if key(cc)[0] == key(str(gpu.cc))[0] and key(cc) <= key(str(gpu.cc))]
+                # 12.8 and 12.9 call Thor's code 10.1; it is 11.0 since 13.0 and runs on nothing of 10.x.
+                known = [cc for cc in toolkit.ccs if cc in self.catalog.architectures.compute_capabilities]
+                below = [cc for cc in known if key(cc)[0] == key(str(gpu.cc))[0] and key(cc) <= key(str(gpu.cc))]
                 has = f"its code for {max(below, key=key)}"
                 self.add(
                     "cuda.binary_only",
@@ -162,12 +195,6 @@ class Warnings:
                 f"CUDA {toolkit.version} has no code for {', '.join(late)}: only programs that carry PTX run",
                 ["the driver compiles the PTX at the first start", "libraries of that toolkit may hold no PTX"],
                 hint=f"CUDA {span.first} or newer compiles for it" if span else None,
-            )
-        if self.gpus:
-            self.uncertain(
-                f"which GPUs CUDA {toolkit.version} compiles for",
-                toolkit.sm_certainty,
-                "worked out from the first and last toolkit of each, not read off its compiler",
             )
         limit = host_compiler(toolkit, self.ubuntu.gcc) if self.ubuntu and "cuda" in self.parsed else None
         if self.ubuntu and limit:
@@ -200,11 +227,15 @@ class Warnings:
         release, cudas = self.parsed.torch, self.parsed.toolkits
         if release is None:
             return
-        row = self.catalog.torch_arch_list(release.version, tag, MACHINE)
-        if row and self.gpus:
-            self.uncertain(f"what the {tag} wheels of torch {release.version} hold", row.certainty, row.note)
-        self.uncertain(f"the builds of torch {release.version}", release.certainty, release.note)
         own = self.catalog.frameworks.torch.tags[tag].cuda
+        # Which point release a build brings is known of the default build only; the major is the same in all.
+        low = self.catalog.cudnn_low(f"{key(release.cudnn)[0]}.0.0") if release.cudnn else None
+        for gpu in self.gpus if low else ():
+            if low and gpu.cc and key(gpu.cc) < key(low.cc):
+                message = f"the cuDNN {key(str(release.cudnn))[0]} that torch {release.version} brings has no code for {gpu.name}"
+                because = [f"it needs compute capability {low.cc}, {gpu.name} has {gpu.cc}"]
+                older = "a release that brings an older cuDNN, or torch.backends.cudnn.enabled = False"
+                self.add("torch.cudnn_without_code", message, because, older)
         if cudas and all(toolkit.major != key(own)[0] for toolkit in cudas):
             asked = self.parsed["cuda"].title
             self.add(

@@ -26,6 +26,7 @@ from provision.render.base import Text, console, indented, put
 from provision.render.progress import Progress
 from provision.render.text import clean, format_hosts, format_task, plural, same_issues, size
 
+COMPAT = "provision/compat/1"
 __all__ = ["Progress", "Renderer", "clean", "plural", "size"]
 
 
@@ -57,7 +58,8 @@ class Renderer:
         if isinstance(document, InitDocument):
             source = _source(document.path) if document.next_source is None else document.next_source
             self.say(f"look into it, then: provision{source} {'plan' if document.groups else 'scan'}")
-        for warning in getattr(document, "warnings", ()):
+        # compat's warnings stand beside its verdict.
+        for warning in getattr(document, "warnings", ()) if document.schema_id != COMPAT else ():
             self.issue(warning, "warning")
         run_dir = getattr(document, "run_dir", None)
         if run_dir:
@@ -174,7 +176,7 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
         from provision.render import mirror
 
         return mirror.view(document, verbosity)  # type: ignore[arg-type]
-    if document.schema_id == "provision/compat/1":
+    if document.schema_id == COMPAT:
         from provision.render import compat
 
         return compat.view(document)
@@ -183,6 +185,8 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
 
 def _untold(document: Document) -> list[Issue]:
     """Errors that the view has not shown in full: failed checks stand there with evidence and hint, tasks by name."""
+    if document.schema_id == COMPAT:
+        return []
     if isinstance(document, ApplyDocument):
         document = document.model_copy(update={"errors": [_without_task(document, e) for e in document.errors]})
     if document.schema_id == "provision/diagnose/1":

@@ -15,6 +15,11 @@ def view(answer: Any) -> Iterable[RenderableType]:
     """Return what to print of commands.compat.CompatDocument (not imported here: it brings the whole catalog)."""
     verdict = ("it fits", "bold green") if answer.fits else ("it does not fit", "bold red")
     yield Text.assemble(verdict, f"  support: {answer.support}" if answer.support else "")
+    # What would work stands below once, not as a hint too.
+    offered = {nearest.text for nearest in answer.nearest}
+    for conflict in answer.conflicts:
+        rest = "; or ".join(part for part in (conflict.hint or "").split("; or ") if part not in offered)
+        yield from issue(conflict.model_copy(update={"hint": rest or None}), 0, "error")
     rows = _rows(answer)
     if rows:
         yield columns(list(rows))
@@ -48,11 +53,18 @@ def _rows(answer: Any) -> list[tuple[str | Text, str | Text]]:
         rows.append(("CUDA", ", ".join(part for part in parts if part)))
     for title, library in (("cuDNN", answer.cudnn), ("NCCL", answer.nccl)):
         if library:
-            rows.append((title, f"{library.version} for CUDA {library.cuda}: {', '.join(library.pins)}"))
+            pins = ", ".join(library.pins) or f"no package, a wheel of nvidia-{title.lower()}"
+            rows.append((title, f"{library.version} for CUDA {library.cuda}: {pins}"))
     if answer.torch:
         rows.append(("torch", f"{answer.torch.version}+{answer.torch.tag}, {answer.torch.index_url}"))
     if answer.tensorflow:
-        rows.append(("TensorFlow", f"{answer.tensorflow.version}, CUDA {answer.tensorflow.cuda}"))
+        parts = [answer.tensorflow.version, f"CUDA {answer.tensorflow.cuda}", answer.tensorflow.extra]
+        rows.append(("TensorFlow", ", ".join(part for part in parts if part)))
+    if answer.jax:
+        needs = f"cuDNN {answer.jax.cudnn} or newer, NCCL {answer.jax.nccl} or newer"
+        rows.append(("JAX", f"{answer.jax.version}, CUDA {answer.jax.cuda}, {answer.jax.extra}, {needs}"))
+    if answer.machine != "x86_64":
+        rows.append(("processor", answer.machine))
     image = answer.image
     if image:
         how = "in full" if image.runs == "full" else "by minor-version compatibility"

@@ -190,9 +190,10 @@ def _version(change: PackageChange) -> str:
     return f"{change.from_version} -> {change.version}" if change.from_version else change.version or ""
 
 
-def issue(warning: Issue, indent: int = 2) -> Iterable[RenderableType]:
-    """Return a warning with its reasons and its hint."""
-    yield indented(text("warning: ", warning.message, styles=("yellow", "yellow")), indent)
+def issue(warning: Issue, indent: int = 2, word: str = "warning") -> Iterable[RenderableType]:
+    """Return a warning (or an error) with its reasons and its hint."""
+    style = "yellow" if word == "warning" else "red"
+    yield indented(text(f"{word}: ", warning.message, styles=(style, style)), indent)
     for reason in warning.because:
         yield indented(text("because: ", reason, styles=("dim", "")), indent + 2)
     if warning.hint:

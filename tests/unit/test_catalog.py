@@ -172,7 +172,7 @@ def test_every_file_says_where_its_facts_come_from_and_when(path: Path) -> None:
         (CATALOG.repositories.unknown_keys[0].certainty, "unknown"),
         (CATALOG.cuda("13.5").driver_certainty, "inferred"),
         (CATALOG.cuda("11.3").sm_certainty, "inferred"),
-        (CATALOG.frameworks.tensorflow.compute.certainty, "unknown"),
+        (CATALOG.frameworks.tensorflow.arch_lists[0].certainty, "inferred"),
     ],
 )
 def test_uncertainty_is_carried_along(what: str, certainty: str) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import random
+from collections.abc import Iterator
 from datetime import date
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +14,23 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
-from provision.catalog import SUPPORT_ORDER, load_catalog
+import provision
+from provision.catalog import SUPPORT_ORDER, Catalog, load_catalog
+from provision.commands.compat import CompatDocument, run
 from provision.compat import compat
 from provision.compat.answer import CompatAnswer, CompatRequest
 from provision.errors import UsageError
+from provision.render import Renderer
+from provision.render.base import put
+from provision.render.compat import view
 
 CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases/compat.yml").read_text())
 CATALOG = load_catalog()
+# The facts themselves, each with a source: asked of the catalog as it ships.
+SHIPPED = Catalog(Path(provision.__file__).parent / "catalog/data")
+FACTS: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases/compat_frameworks.yml").read_text())
 TODAY = date(2026, 11, 28)
 KNOWN = {
     "fits",
@@ -45,6 +58,13 @@ KNOWN = {
     "pins",
     "said",
     "image",
+    "torch",
+    "tensorflow",
+    "jax",
+    "pin",
+    "pins_hold",
+    "sure",
+    "unsure",
 }
 
 
@@ -70,6 +90,10 @@ def said(answer: CompatAnswer) -> dict[str, Any]:
         "pins": [pin for library in (answer.cudnn, answer.nccl) if library for pin in library.pins],
         "cudnn": answer.cudnn.version if answer.cudnn else None,
         "nccl": answer.nccl.version if answer.nccl else None,
+        "pin": answer.cudnn.pins[0] if answer.cudnn and answer.cudnn.pins else None,
+        "torch": f"{answer.torch.version}+{answer.torch.tag}" if answer.torch else None,
+        "tensorflow": answer.tensorflow.version if answer.tensorflow else None,
+        "jax": answer.jax.extra if answer.jax else None,
         "tag": answer.torch.tag if answer.torch else None,
         "image": answer.image.runs if answer.image else None,
         "python": answer.python,
@@ -79,15 +103,24 @@ def said(answer: CompatAnswer) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_compat(case: dict[str, Any]) -> None:
+    judge(case, CATALOG)
+
+
+@pytest.mark.parametrize("case", FACTS, ids=name)
+def test_the_catalog_that_ships(case: dict[str, Any]) -> None:
+    judge(case, SHIPPED)
+
+
+def judge(case: dict[str, Any], catalog: Catalog) -> None:
     expect = case["expect"]
     assert set(expect) <= KNOWN
     if "error" in expect:
         with pytest.raises(UsageError) as caught:
-            compat(CompatRequest(**case["config"]), CATALOG, today=TODAY)
+            compat(CompatRequest(**case["config"]), catalog, today=TODAY)
         assert caught.value.issue.code == expect["error"]
         assert expect.get("hint", "") in (caught.value.issue.hint or "")
         return
-    answer = compat(CompatRequest(**case["config"]), CATALOG, today=TODAY)
+    answer = compat(CompatRequest(**case["config"]), catalog, today=TODAY)
     got = said(answer)
     wanted = {k: v for k, v in expect.items() if k in got}
     if "conflicts" in wanted:
@@ -96,6 +129,10 @@ def test_compat(case: dict[str, Any]) -> None:
     codes = {issue.code for issue in answer.warnings}
     assert set(expect.get("warnings", [])) <= codes
     assert not set(expect.get("no_warnings", [])) & codes
+    doubts = [issue.message for issue in answer.warnings if issue.code == "catalog.uncertain"]
+    assert not (expect.get("sure") and doubts), doubts
+    assert "unsure" not in expect or any(expect["unsure"] in doubt for doubt in doubts), doubts
+    assert expect.get("pins_hold", "") in ["", *got["pins"]]
     if "because" in expect:
         assert any(expect["because"] in line for issue in answer.conflicts for line in issue.because)
     issues = [*answer.conflicts, *answer.warnings]
@@ -108,9 +145,10 @@ def test_compat(case: dict[str, Any]) -> None:
 
 
 def test_the_table_is_large_and_says_nothing_twice() -> None:
-    names = [name(case) for case in CASES]
-    assert len(names) >= 60
-    assert len(set(names)) == len(names)
+    for cases in (CASES, FACTS):
+        names = [name(case) for case in cases]
+        assert len(names) >= 60
+        assert len(set(names)) == len(names)
 
 
 def test_the_schema_has_its_name_in_json() -> None:
@@ -245,3 +283,82 @@ def test_nonsense_is_wrong_usage_and_nothing_else(kind: str, text: str) -> None:
         assert compat(request, CATALOG, today=TODAY).fits is not None
     except UsageError as error:
         assert error.issue.message
+
+
+# --- text and JSON ------------------------------------------------------------------------------------------------------
+
+
+def questions(count: int, seed: int = 16) -> Iterator[dict[str, Any]]:
+    """Random questions from the catalog's own names: one to four items each, always the same for a seed."""
+    pick = random.Random(seed)  # noqa: S311 -- questions, not secrets
+    frameworks = SHIPPED.frameworks
+    names = {
+        "gpu": [board.name for board in SHIPPED.gpu_data.boards] + list(SHIPPED.gpu_data.devices),
+        "driver": [str(branch.number) for branch in SHIPPED.branches],
+        "cuda": [*SHIPPED.cuda_data.minors, *SHIPPED.cuda_data.releases],
+        "cudnn": list(SHIPPED.cudnn_versions),
+        "nccl": list(SHIPPED.nccl_versions),
+        "torch": [f"{v}+{tag}" for v, row in frameworks.torch.releases.items() for tag in row.offered],
+        "tensorflow": [v for row in frameworks.tensorflow.releases.values() for v in row.patches],
+        "jax": list(frameworks.jax.releases),
+        "ubuntu": list(SHIPPED.ubuntu_data.releases),
+        "machine": ["x86_64", "aarch64"],
+        "modules": ["open", "proprietary"],
+        "image_cuda": list(SHIPPED.cuda_data.minors),
+    }
+    for _ in range(count):
+        chosen = pick.sample(sorted(names), pick.randint(1, 4))
+        asked: dict[str, Any] = {kind: pick.choice(names[kind]) for kind in chosen}
+        yield {**asked, "gpu": (asked["gpu"],)} if "gpu" in asked else asked
+
+
+def printed(document: CompatDocument, width: int) -> str:
+    """What a person sees, in one line, so that where lines break does not matter."""
+    where = Console(file=StringIO(), width=width)
+    for thing in view(document):
+        put(where, thing)
+    text = where.file.getvalue()
+    assert all(len(line) <= width for line in text.splitlines()), text
+    return " ".join(text.split())
+
+
+def test_text_and_json_say_the_same_and_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provision.commands.compat.load_catalog", lambda: SHIPPED)
+    asked = 0
+    for config in questions(2000):
+        try:
+            document = run(CompatRequest(**config))
+        except UsageError:
+            # A name that stands for several GPUs, an NCCL of another major, …
+            continue
+        asked += 1
+        data, text = json.loads(document.to_json()), printed(document, 10_000)
+        assert text.startswith("it fits" if data["fits"] else "it does not fit")
+        assert data["exit_code"] == (0 if data["fits"] else 5)
+        assert data["errors"] == data["conflicts"]
+        offered = [near["text"] for near in data["nearest"]]
+        for issue in [*data["conflicts"], *data["warnings"]]:
+            assert text.count(": " + issue["message"] + " ") + text.endswith(": " + issue["message"]) == 1, config
+            hints = [part for part in (issue["hint"] or "").split("; or ") if part not in offered]
+            for part in [*issue["because"], *hints]:
+                assert " ".join(part.split()) in text, config
+        for line in offered:
+            assert text.count(": " + line) == 1, (config, line)
+        driver, cuda = data["driver"], data["cuda"]
+        assert not driver["recommended"] or f"{driver['recommended']} recommended" in text
+        assert not cuda["chosen"] or (cuda["release"] or cuda["chosen"]) in text
+        for library in ("cudnn", "nccl"):
+            assert all(pin in text for pin in (data[library] or {"pins": []})["pins"])
+        assert not data["torch"] or f"{data['torch']['version']}+{data['torch']['tag']}" in text
+        assert not data["tensorflow"] or data["tensorflow"]["version"] in text
+        assert not data["jax"] or data["jax"]["extra"] in text
+        assert not data["python"] or ", ".join(data["python"]) in text
+    assert asked > 1500
+
+
+def test_reasons_stand_on_stdout_and_stderr_stays_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    Renderer().document(run(CompatRequest(gpu=("K80",), driver="535")))
+    out, err = capsys.readouterr()
+    assert "error: driver 535 does not drive Tesla K80" in out
+    assert "because: " in out
+    assert not err

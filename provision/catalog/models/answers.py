@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import date
 
-from provision.catalog.models.base import UNSURE, Certainty, Channel, Data, Fabric, Flavour, Segment, last_day
+from provision.catalog.models.base import UNSURE, Certainty, Channel, Data, Fabric, Flavour, Machine, Segment, last_day
 from provision.catalog.models.cuda import MinorRow
 from provision.catalog.models.drivers import BranchRow
-from provision.catalog.models.frameworks import AndCuda, TensorflowRow, TorchRow
+from provision.catalog.models.frameworks import AndCuda, JaxBuild, JaxRow, TensorflowRow, TorchRow
 from provision.catalog.models.ubuntu import UbuntuRow
 
 
@@ -37,6 +37,8 @@ class Gpu(Data):
     modules: tuple[Flavour, ...] = ()
     modules_certainty: Certainty = "sourced"
     turing_or_newer: bool = True
+    # the only processor that it sits beside, where that is so
+    machine: Machine | None = None
     certainty: Certainty = "sourced"
     note: str | None = None
 
@@ -135,6 +137,12 @@ class TorchRelease(TorchRow):
 class TensorflowRelease(TensorflowRow):
     version: str
     extra: AndCuda | None = None
+
+
+class JaxRelease(JaxRow):
+    version: str
+    # its CUDA plugins, oldest CUDA first
+    builds: tuple[JaxBuild, ...]
 
 
 class UbuntuRelease(UbuntuRow):

@@ -15,6 +15,8 @@ Support = Literal["native", "binary", "jit", "none"]
 SUPPORT_ORDER: tuple[Support, ...] = ("native", "binary", "jit", "none")
 Segment = Literal["datacenter", "workstation", "geforce", "titan", "mining", "embedded", "other", "unknown"]
 Fabric = Literal["never", "nvswitch", "nvswitch+nvlsm", "nvl72", "depends", "unknown"]
+# as uname -m says it
+Machine = Literal["x86_64", "aarch64"]
 Channel = Literal["ubuntu", "cuda", "ppa"]
 DeviceId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
 Cc = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,2}\.[0-9]$")]

@@ -86,6 +86,9 @@ class Cudnn(Topic):
     min_cc: tuple[CudnnMinCc, ...]
     max_cc: tuple[CudnnMaxCc, ...]
     apt: CudnnApt
+    # version of cuDNN 8 to the toolkits that packages of it were built with
+    packages_v8: dict[Version, tuple[Minor, ...]]
+    packages_v8_source: str
     pairs: tuple[CudnnPairRow, ...]
     pairs_source: str
     versions: tuple[VersionList, ...]
@@ -108,3 +111,5 @@ class Nccl(Topic):
     apt: NcclApt
     pairs: tuple[NcclPairRow, ...]
     pairs_source: str
+    versions: tuple[VersionList, ...] = ()
+    versions_source: str | None = None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from provision.catalog.models.base import Cc, Certainty, Data, Fact, Minor, Sha256, Tag, Topic, Version
+from provision.catalog.models.base import Cc, Certainty, Data, Fact, Machine, Minor, Sha256, Tag, Topic, Version
 
 
 class TorchRow(Fact):
@@ -23,13 +21,18 @@ class TorchTag(Fact):
     blackwell_min_driver: Version | None = None
 
 
-class ArchList(Fact):
-    tags: tuple[Tag, ...]
-    first: Minor
-    last: Minor
+class CodeList(Fact):
+    """What the wheels of releases hold: compiled code, and PTX of one compute capability."""
+
+    first: Version
+    last: Version
     cc: tuple[Cc, ...]
-    machine: Literal["x86_64", "aarch64"] = "x86_64"
     ptx: Cc | None = None
+
+
+class ArchList(CodeList):
+    tags: tuple[Tag, ...]
+    machine: Machine = "x86_64"
 
 
 class Torch(Data):
@@ -43,26 +46,48 @@ class TensorflowRow(Fact):
     python: tuple[Minor, Minor]
     cuda: Minor
     cudnn: Minor
+    # the releases that it stands for
+    patches: tuple[Version, ...] = ()
 
 
 class AndCuda(Fact):
     cudnn: str
 
 
-class TensorflowCompute(Fact):
-    first: Cc
-    last: Cc
-
-
 class Tensorflow(Data):
     releases: dict[Version, TensorflowRow]
     and_cuda: dict[Version, AndCuda]
-    compute: TensorflowCompute
+    arch_lists: tuple[CodeList, ...]
+    # processors whose wheels hold code for GPUs
+    machines: tuple[Machine, ...] = ("x86_64",)
+    machines_source: str | None = None
+
+
+class JaxRow(Fact):
+    python: tuple[Minor, Minor]
+    aarch64: bool = True
+
+
+class JaxBuild(CodeList):
+    """The CUDA plugin of an extra ("cuda12"): what it was built with, and the oldest cuDNN and NCCL that it loads."""
+
+    extra: str
+    cuda: Minor
+    # the oldest toolkit of the major that it loads
+    least: Minor
+    cudnn: Version
+    nccl: Version
+
+
+class Jax(Data):
+    releases: dict[Version, JaxRow] = {}
+    builds: tuple[JaxBuild, ...] = ()
 
 
 class Frameworks(Topic):
     torch: Torch
     tensorflow: Tensorflow
+    jax: Jax = Jax()
 
 
 class Installer(Data):

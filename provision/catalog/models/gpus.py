@@ -14,6 +14,7 @@ from provision.catalog.models.base import (
     Fabric,
     Fact,
     Flavour,
+    Machine,
     Minor,
     Segment,
     Topic,
@@ -35,6 +36,8 @@ class Board(Fact):
     aliases: tuple[str, ...] = ()
     modules: tuple[Flavour, ...] | None = None
     modules_certainty: Certainty = "sourced"
+    # the only processor that it sits beside: a superchip
+    machine: Machine | None = None
     subsystems: dict[str, str] = Field(default_factory=dict)
 
 

@@ -241,7 +241,7 @@ class Frameworks:
                 [f"it is built and tested with CUDA {release.cuda}, cuDNN {release.cudnn}"],
             )
             return
-        if self.host.machine != "x86_64" and release.extra is None:
+        if self.host.machine not in self.catalog.frameworks.tensorflow.machines:
             self.block(
                 "conda.no_build_for_machine",
                 f"TensorFlow {release.version} has no build with CUDA for {self.host.machine}",
