@@ -67,6 +67,8 @@ class Page(BaseModel):
     reboot: bool = False
     # no rule looks for it: it happens to people and programs, and is known by its texts
     only_text: bool = False
+    # it says that something does not work, never why: of a text, causes go before it
+    messenger: bool = False
     # regular expressions over what people paste (``--text``), tried without case
     texts: tuple[str, ...] = ()
     # codes that have to be mended before this one

@@ -88,14 +88,31 @@ def _joined(lines: Sequence[str]) -> str:
 
 
 def matches(text: str) -> list[Match]:
-    """Return the findings that know an error or a log, the surest first.
+    """Return the findings that know an error or a log: causes before what follows from them, messengers last.
 
     Every line is tried, and the whole with its lines joined: the driver and apt break their messages over several. Of a log
     (more than a paste) only lines around those that hold a word of the pattern are joined.
     """
     given = _Text(text)
-    found = [match for page in pages.all_pages() if (match := _match(page, given))]
-    return sorted(found, key=lambda match: (-match.length, pages.area_rank(match.page.code)))
+    return _ordered([match for page in pages.all_pages() if (match := _match(page, given))])
+
+
+def _ordered(found: Sequence[Match]) -> list[Match]:
+    """By what the pages say of each other, never by length alone: a summary is often the longest line of a text.
+
+    A page that is a symptom of another one comes behind it, where another line of the text names that one.
+    """
+    left = sorted(found, key=lambda match: (match.page.messenger, -match.length, pages.area_rank(match.page.code)))
+    ordered: list[Match] = []
+    while left:
+        first = next((match for match in left if not any(_explains(other, match) for other in left)), left[0])
+        left.remove(first)
+        ordered.append(first)
+    return ordered
+
+
+def _explains(cause: Match, match: Match) -> bool:
+    return cause.page.code in match.page.symptom_of and cause.line not in match.line and match.line not in cause.line
 
 
 def traps(text: str, catalog: Catalog) -> list[tuple[Trap, str]]:

@@ -34,7 +34,7 @@ def _outside(case: Case, number: int) -> list[tuple[Gpu, str]]:
         found = queries.catalog_gpu(case, gpu)
         why = found.why_not(number)
         if why:
-            rows.append((gpu, f"{found.name}: {why}"))
+            rows.append((gpu, f"{found.architecture}: {why}"))
     return rows
 
 
@@ -149,7 +149,7 @@ def _branch_wrong(case: Case) -> Iterator[Found]:
     evidence += queries.log_block(case, _LEGACY, 5)[:5] or queries.log_block(
         case, r"not supported by the$|driver release", 3
     )
-    too_new = any("ends with" in why for _, why in wrong)
+    too_new = any(number > (queries.catalog_gpu(case, gpu).last_branch or number) for gpu, _ in wrong)
     limit = f"branch {fits[-1]}" if too_new and fits else f"branch {fits[0]} or newer" if fits else ""
     flavours = _flavours(case, fits[-1] if too_new else fits[0]) if fits else []
     # Said only where the cards leave no choice: one repair for branch and flavour.
