@@ -8,7 +8,7 @@ sure, with its note and where it comes from.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def contradictions(catalog: Catalog) -> list[str]:
         need("CUDA minor", f"repository range {ubuntu}", [v for v in (held.first, held.last) if v], minors)
     for version, release in catalog.cuda_data.releases.items():
         need("CUDA minor", f"release {version}", [minor(version)], minors)
-        need("branch", f"release {version}", [key(release.driver)[0]] if release.driver else [], numbers)
+        need("branch", f"release {version}", _listed(release.driver, numbers), numbers)
     need("CUDA minor", "nccl pairs", [p.cuda for p in catalog.nccl_data.pairs], minors)
     need("CUDA minor", "cudnn pairs", [minor(p.cuda) for p in catalog.cudnn_data.pairs if "." in p.cuda], minors)
     for version, torch in catalog.frameworks.torch.releases.items():
@@ -86,6 +86,12 @@ def contradictions(catalog: Catalog) -> list[str]:
     # read and validated
     _ = (catalog.container_toolkit, catalog.conda)
     return problems
+
+
+def _listed(driver: str | None, numbers: Collection[int]) -> list[int]:
+    """The branch of a driver that must be listed: those older than the catalog's oldest need not."""
+    number = key(driver)[0] if driver else 0
+    return [number] if number >= min(numbers) else []
 
 
 def gaps(catalog: Catalog) -> list[str]:

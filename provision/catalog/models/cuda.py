@@ -74,7 +74,6 @@ class CudnnApt(Data):
 class CudnnPairRow(Fact):
     cuda: Version
     cudnn: Version
-    suffix: Minor | None = None
 
 
 class VersionList(Fact):
