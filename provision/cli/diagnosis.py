@@ -67,4 +67,6 @@ def _given(text: str) -> str:
         return text
     if sys.stdin.isatty():
         sys.stderr.write("reading the text from the terminal; end it with Ctrl-D\n")
-    return sys.stdin.buffer.read().decode("utf-8", "backslashreplace")
+    from provision.diagnose import paste
+
+    return paste.read(sys.stdin.buffer)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from provision.catalog import Trap, load_catalog
 from provision.commands.scan import describe_driver
-from provision.diagnose import diagnose, pages, queries
+from provision.diagnose import diagnose, pages, paste, queries
 from provision.diagnose.finding import Cause, Diagnosis
 from provision.diagnose.pages import Page
 from provision.diagnose.rule import Case
@@ -167,12 +167,13 @@ def by_text(text: str) -> ExplainDocument:
     document = ExplainDocument(pages=[_explained(match.page, match.line) for match in matches(text)])
     document.pages += [_trap(trap, line) for trap, line in traps(text, load_catalog())]
     if not document.pages:
+        words, hint = paste.unknown(text)
         document.errors.append(
             Issue(
                 code="diagnose.text_unknown",
                 message="no finding knows this text" if text.strip() else "the text is empty",
-                because=[f"{len(pages.codes())} rules were tried, line by line and as a whole"],
-                hint="give the lines around it too (--text - reads a log); provision diagnose looks at a host itself",
+                because=[f"{len(pages.codes())} findings were tried, line by line and as a whole", *words],
+                hint=hint,
             )
         )
     return document.conclude([] if document.pages else [Exit.CHECK_FAILED])
