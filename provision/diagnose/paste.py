@@ -8,12 +8,12 @@ import io
 import lzma
 import re
 import zlib
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from provision.diagnose.text import MOST
 from provision.errors import UsageError
 
-_PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _ZSTD = b"\x28\xb5\x2f\xfd"
 # Bytes of a file that say whether it is a text.
 _HEAD = 65536
