@@ -141,9 +141,20 @@ class _Answer:
             pool = [t for t in pool if t.version == item.tags[tag].cuda] or pool
         if extra:
             pool = [t for t in pool if t.major == key(item.extras[extra].cuda)[0]] or pool
+        if "cuda" not in self.parsed:
+            # One that the packages that are asked for were built with, before one that they may run with.
+            pool = [t for t in pool if self._has_packages(t)] or pool
         full = [t for t in pool if key(item.branch.max_cuda) >= key(t.version)]
         pool = full or (pool if self.explicit else [])
         return pool[-1] if pool else None
+
+    def _has_packages(self, toolkit: CudaMinor) -> bool:
+        """True when cuDNN 8 and NCCL, where they are asked for, have packages for a toolkit that are known to go with it."""
+        cudnn, nccl = self.parsed.cudnn, self.parsed.nccl
+        pairs = [self.catalog.nccl_for(toolkit.version, version=nccl)] if nccl else []
+        if cudnn and key(cudnn)[0] < 9:
+            pairs.append(self.catalog.cudnn_for(toolkit.version, self.gpus, version=cudnn))
+        return all(pair and pair.certainty not in UNSURE for pair in pairs)
 
     def _minimum(self, first: Left) -> str:
         """Oldest driver that fits: a version where a rule names one within the oldest branch, else the branch."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import combinations
 
-from provision.catalog import UNSURE, Branch, Catalog, CudaMinor, Gpu, KnownSeries, Support
+from provision.catalog import UNSURE, Branch, Catalog, CudaMinor, Gpu, KnownSeries, Support, TensorflowRelease
 from provision.catalog.builds import (
     Build,
     Driver,
@@ -20,6 +20,7 @@ from provision.catalog.builds import (
 )
 from provision.catalog.frameworks import MACHINES
 from provision.catalog.models.base import Flavour
+from provision.catalog.models.frameworks import JaxBuild
 from provision.catalog.versions import key, loads_cudnn, minor, same
 from provision.compat.answer import Nearest
 from provision.compat.request import ParsedRequest, RequestItem, parse_one
@@ -137,6 +138,7 @@ class Judge:
             if parsed["jax"].exact in (None, codes.extra)
             and (not cudas or any(cuda[0] == key(codes.cuda)[0] and cuda >= key(codes.least) for cuda in cudas))
             and (parsed.cudnn is None or loads_cudnn(codes.cudnn, parsed.cudnn))
+            and _share_libraries(codes, parsed.tensorflow)
         }
 
     @staticmethod
@@ -293,6 +295,13 @@ class Judge:
         if item.kind == "ubuntu":
             return _by_position(list(catalog.ubuntu_data.releases), [item.means.version])
         return ["open" if item.means == "proprietary" else "proprietary"]
+
+
+def _share_libraries(codes: JaxBuild, tensorflow: TensorflowRelease | None) -> bool:
+    """True when a JAX plugin and TensorFlow load CUDA and cuDNN of the same majors: one environment holds one of each."""
+    return tensorflow is None or all(
+        key(one)[0] == key(other)[0] for one, other in ((codes.cuda, tensorflow.cuda), (codes.cudnn, tensorflow.cudnn))
+    )
 
 
 def _by_position(order: list[str], around: list[str]) -> list[str]:

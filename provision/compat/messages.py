@@ -288,6 +288,15 @@ class Clash:
             "cudnn", [f"cuDNN {codes.cudnn} or newer {key(codes.cudnn)[0]}.x" for codes in builds]
         )
 
+    def _jax_tensorflow(self) -> Issue:
+        release, builds = self.by["tensorflow"].means, self.by["jax"].means.builds
+        because = [f"{self.title['tensorflow']} loads CUDA {key(release.cuda)[0]} and cuDNN {key(release.cudnn)[0]}"]
+        because += [
+            f"jax[{codes.extra}] loads CUDA {key(codes.cuda)[0]} and cuDNN {key(codes.cudnn)[0]}" for codes in builds
+        ]
+        message = f"{self.title['jax']} and {self.title['tensorflow']} do not share libraries"
+        return self._say("jax.tensorflow_mismatch", message, because)
+
     def _jax_mismatch(self, kind: str, needs: list[str]) -> Issue:
         because = [f"its plugins need {' or '.join(dict.fromkeys(needs))}"]
         message = f"{self.title['jax']} does not work with {self.title[kind]}"

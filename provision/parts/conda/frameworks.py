@@ -6,9 +6,19 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from provision.catalog import Catalog, TorchRelease
-from provision.catalog.builds import Driver, choose_torch, of_tensorflow, of_toolkit, of_torch, torch_tags
+from provision.catalog import UNSURE, Catalog, TorchRelease
+from provision.catalog.builds import (
+    Build,
+    Driver,
+    choose_torch,
+    of_jax,
+    of_tensorflow,
+    of_toolkit,
+    of_torch,
+    torch_tags,
+)
 from provision.catalog.frameworks import pythons, tensorflow_pin
+from provision.catalog.models.frameworks import CodeList
 from provision.catalog.versions import key, minor, same
 from provision.errors import Issue, UsageError
 from provision.parts.conda.desired import CondaConfig, EnvironmentConfig
@@ -151,7 +161,10 @@ class Frameworks:
             ending = {"conda.no_code_for_gpu": "does not run on every GPU of this host"}.get(
                 code, f"does not run on driver {self.host.driver}"
             )
-            self.block(code, f"PyTorch {version}{cuda} {ending}", [because for _, because in found])
+            lists = [self.catalog.torch_arch_list(version, tag, self.host.machine) for tag in fit]
+            doubts = [line for codes in lists for line in _doubt(codes)] if code == "conda.no_code_for_gpu" else []
+            because = [*(because for _, because in found), *dict.fromkeys(doubts)]
+            self.block(code, f"PyTorch {version}{cuda} {ending}", because)
             return None
         builds = {tag: of_torch(self.catalog, version, tag, self.host.machine) for tag in works}
         chosen = choose_torch(release, builds, self.known_gpus)
@@ -257,10 +270,10 @@ class Frameworks:
         for gpu in self.host.gpus:
             degree = build.support(gpu) if gpu.cc else "jit"
             if degree == "none" or (degree == "jit" and not self.driver.knows(build.cuda)):
-                because = f"built with CUDA {release.cuda}, which has no code for {gpu.name} ({gpu.cc})"
-                self.block(
-                    "conda.no_code_for_gpu", f"TensorFlow {release.version} does not run on {gpu.name}", [because]
-                )
+                codes = self.catalog.tensorflow_codes(release.version)
+                held = f"its wheels hold code for {', '.join(codes.cc)}" if codes else "what they hold is not known"
+                because = [f"{held}; {gpu.name} has {gpu.cc}", *_doubt(codes)]
+                self.block("conda.no_code_for_gpu", f"TensorFlow {release.version} does not run on {gpu.name}", because)
             elif degree == "jit":
                 self.warn(
                     "conda.jit",
@@ -293,11 +306,16 @@ class Frameworks:
             return
         pin = f"=={env.jax}" if env.jax.count(".") == 2 else f"=={env.jax}.*"
         self._frameworks["jax"] = env.jax
-        self.warn(
-            "conda.uncertain",
-            f"JAX {env.jax} is not in the catalog",
-            ["whether it exists, and its Pythons, only pip will say; its CUDA is checked"],
-        )
+        release = None
+        try:
+            release = self.catalog.jax(env.jax)
+            self._pythons.append((f"JAX {release.version}", pythons(*release.python)))
+        except UsageError:
+            self.warn(
+                "conda.uncertain",
+                f"JAX {env.jax} is not in the catalog",
+                ["whether it exists, and its Pythons, only pip will say; its CUDA is checked"],
+            )
         if env.cuda in NONE:
             self._pip.append(f"jax{pin}")
             return
@@ -310,7 +328,30 @@ class Frameworks:
                 'cuda: "12" goes with JAX',
             )
             return
-        refusal = self.toolkit_refusal(f"{asked}.0")
+        codes = next((build for build in release.builds if build.extra == f"cuda{asked}"), None) if release else None
+        if release and codes is None:
+            majors = [key(build.cuda)[0] for build in release.builds]
+            self.block(
+                "conda.jax_other_cuda",
+                f"JAX {release.version} has no build for CUDA {asked}",
+                [f"it is built for CUDA {' and '.join(map(str, majors))}"],
+                f'cuda: "{majors[-1]}" goes with JAX {release.version}',
+            )
+            return
+        if release and self.host.machine == "aarch64" and not release.aarch64:
+            known = [v for v, row in self.catalog.frameworks.jax.releases.items() if row.aarch64]
+            self.block(
+                "conda.no_build_for_machine",
+                f"JAX {release.version} has no build with CUDA for {self.host.machine}",
+                [],
+                f'jax: "{known[-1]}" has one',
+            )
+            return
+        refusal = (
+            self._refusal(of_jax(self.catalog, codes), f"JAX {env.jax}")
+            if codes
+            else self.toolkit_refusal(f"{asked}.0")
+        )
         if refusal:
             self.block(refusal[0], f"JAX for CUDA {asked} does not run here", [refusal[1]])
             return
@@ -320,16 +361,16 @@ class Frameworks:
 
     def toolkit_refusal(self, cuda: str) -> tuple[str, str] | None:
         """Why programs of a CUDA do not run on this host, as (code, sentence); None when they do."""
+        return self._refusal(of_toolkit(self.catalog, cuda), f"CUDA {cuda}")
+
+    def _refusal(self, build: Build, title: str) -> tuple[str, str] | None:
         # PTX is enough here: what an environment is for is not known.
-        why = of_toolkit(self.catalog, cuda).why_not(self.known_gpus, Driver(self.host.driver or ""))
+        why = build.why_not(self.known_gpus, Driver(self.host.driver or ""))
         if why is None:
             return None
         if why.gpu:
-            return "conda.no_code_for_gpu", f"CUDA {cuda} does not target {why.gpu.name} ({why.gpu.cc})"
-        return (
-            "conda.driver_too_old",
-            f"CUDA {cuda} needs driver {why.least} or newer; this host has {self.host.driver}",
-        )
+            return "conda.no_code_for_gpu", f"{title} has no code for {why.gpu.name} ({why.gpu.cc})"
+        return "conda.driver_too_old", f"{title} needs driver {why.least} or newer; this host has {self.host.driver}"
 
 
 def _of_tag(tag: str) -> str:
@@ -340,3 +381,10 @@ def _of_tag(tag: str) -> str:
 
 def said(error: UsageError) -> list[str]:
     return [*error.issue.because, *([error.issue.hint] if error.issue.hint else [])]
+
+
+def _doubt(codes: CodeList | None) -> list[str]:
+    """That a refusal rests on a list of code that is not sure; nothing where it is."""
+    if codes is None or codes.certainty not in UNSURE:
+        return []
+    return [f"not sure ({codes.certainty}): what these wheels hold" + (f"; {codes.note}" if codes.note else "")]
