@@ -21,7 +21,7 @@ from provision.cli.schemas import schemas
 from provision.diagnose import pages
 from provision.parts import checks
 from provision.parts.driver.installed import next_boot_problems
-from tools import role_readme
+from tools import man, role_readme
 
 ROOT = role_readme.ROOT
 _CHECKS = """\
@@ -221,11 +221,13 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     for name, text in schema_files().items():
         (folder / name).write_text(text, encoding="utf-8")
+    (ROOT / "docs/man").mkdir(exist_ok=True)
+    (ROOT / "docs/man/provision.1").write_text(man.page(), encoding="utf-8")
     page = ROOT / "docs/json.md"
     page.write_text(json_page(page.read_text(encoding="utf-8")), encoding="utf-8")
     (ROOT / "docs/findings/README.md").write_text(findings_page(), encoding="utf-8")
     (ROOT / "docs/findings/traps.md").write_text(traps_page(), encoding="utf-8")
-    sys.stdout.write("wrote docs/checks.md, docs/json.md, docs/findings and docs/schemas\n")
+    sys.stdout.write("wrote docs/checks.md, docs/json.md, docs/man, docs/findings and docs/schemas\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import yaml
 from provision import cli
 from provision.collection import ROOT
 from provision.errors import Exit
-from tools import docs
+from tools import docs, man
 
 PAGES = sorted(
     page
@@ -49,6 +49,10 @@ def test_index_of_findings_and_errors_known_by_their_text_are_current():
 def test_the_page_of_documents_is_current():
     text = (ROOT / "docs/json.md").read_text()
     assert docs.json_page(text) == text, "run: make docs"
+
+
+def test_the_manual_page_is_current():
+    assert (ROOT / "docs/man/provision.1").read_text() == man.page(), "run: make docs"
 
 
 def test_schemas_are_current():
