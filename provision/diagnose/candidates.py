@@ -96,6 +96,17 @@ def candidate(case: Case, name: str) -> Candidate | None:
     return max(rows, key=cmp_to_key(_better))
 
 
+def hidden(case: Case, name: str, rows: Sequence[RepositoryList]) -> list[Preference]:
+    """The preferences that hide a package in every one of these repositories; empty where one of them may bring it."""
+    pins = []
+    for source in rows:
+        priority, pin = _priority(name, source, case.facts.apt.preferences, _target(apt(case)))
+        if priority >= 0 or pin is None:
+            return []
+        pins.append(pin)
+    return pins
+
+
 def moves(case: Case, name: str) -> Candidate | None:
     """The candidate of an installed package where it is newer than what is there; None where the package would stay."""
     have, found = case.facts.packages.get(name), candidate(case, name)

@@ -72,6 +72,47 @@ def gone(uri: str) -> str | None:
     return "merged" if _MACHINE_LEARNING.match(plain) else None
 
 
+_VARIABLE = re.compile(r"[$`<>{}]|%[sd]|\b(?:VERSION|ARCH|DISTRO|CODENAME)\b")
+# What stands below NVIDIA's folder of repositories: a distribution with its release in one word, then the processor in
+# NVIDIA's word. Source: the listing of developer.download.nvidia.com/compute/cuda/repos, and catalog repositories.
+_CUDA_PATH = re.compile(r"/compute/cuda/repos(?P<rest>/.*)?$")
+_CUDA_SHAPE = re.compile(
+    r"^/(?:[a-z]+[0-9]+|wsl-ubuntu|ubuntu[0-9]+)/(?:x86_64|sbsa|aarch64|arm64|ppc64el|ppc64le|cross-linux-[a-z0-9]+)$"
+)
+_CONTAINER_PATH = re.compile(r"^nvidia\.github\.io/libnvidia-container/(?:stable|experimental)/deb(?P<rest>/.*)?$")
+_CONTAINER_SHAPE = re.compile(r"^/(?:amd64|arm64|ppc64el)$")
+_PPA = re.compile(r"^ppa\.launchpad(?:content)?\.net/")
+_SUITE = re.compile(r"^[a-z]+(?:-[a-z]+)?/?$")
+
+
+def impossible(case: Case, source: Source, uri: str) -> str | None:
+    """Why no repository can be at an entry's address, by its shape alone; None where one can."""
+    bare = uri.replace("$(ARCH)", "")
+    odd = [
+        text for text in (bare, *(suite.replace("$(ARCH)", "") for suite in source.suites)) if _VARIABLE.search(text)
+    ]
+    if odd:
+        return f"{odd[0]} has a variable in it that nobody filled in"
+    if "//" in re.sub(r"^[A-Za-z+.-]+:/*", "", uri).rstrip("/") and is_nvidia(uri):
+        return "a part of the address is empty (//)"
+    plain = apt_sources.normalise(uri, case.facts.host.arch)
+    for path, shape, right in (
+        (
+            _CUDA_PATH,
+            _CUDA_SHAPE,
+            "repos/ubuntu2404/x86_64 (or sbsa): release without a dot, NVIDIA's word for the processor",
+        ),
+        (_CONTAINER_PATH, _CONTAINER_SHAPE, "stable/deb/amd64 (or arm64)"),
+    ):
+        match = path.search(plain)
+        if match and not shape.match(match["rest"] or ""):
+            return f"NVIDIA's addresses look like {right}"
+    wrong = [suite for suite in source.suites if not _SUITE.match(suite)]
+    if _PPA.match(plain) and wrong:
+        return f"{wrong[0]} is no name of a release: Launchpad's are called noble, jammy, …"
+    return None
+
+
 def place(source: Source) -> str:
     """``/etc/apt/sources.list, line 3``."""
     return source.file if source.line is None else f"{source.file}, line {source.line}"
@@ -86,6 +127,15 @@ def shown(source: Source) -> str:
 def entry(source: Source) -> dict[str, object]:
     """How repairs name an entry."""
     return {"file": source.file, "line": source.line}
+
+
+_FOLDER = re.compile(r"^(?:file|copy):(?://)?(/.*)$")
+
+
+def folder(uri: str) -> str | None:
+    """The folder of a file: or copy: address; None for all others."""
+    match = _FOLDER.match(uri)
+    return "/" + match[1].strip("/") if match else None
 
 
 def groups(case: Case) -> list[list[Source]]:

@@ -211,6 +211,8 @@ class Source(Answer):
 
 class Preference(Answer):
     file: Path
+    # where its stanza begins
+    line: Number | None = None
     package: Line
     pin: Line
     priority: Number
@@ -238,6 +240,8 @@ class SecureBoot(Answer):
     mok_key: Path | None = None
     # is it among the enrolled keys
     mok_enrolled: bool | None = None
+    # MokNew, MokDel, MokSB: requests of mokutil that the console of the next boot asks about
+    waits: list[Name] = Field(default_factory=list)
 
 
 class GpuUser(Answer):

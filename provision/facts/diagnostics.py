@@ -326,6 +326,8 @@ class AptDiagnostics(Answer):
     unmet: list[Unmet] = Field(default_factory=list)
     transactions: list[Transaction] = Field(default_factory=list)
     unattended: list[UnattendedRun] = Field(default_factory=list)
+    # folders of file: and copy: sources that are not there
+    folders_gone: list[Path] = Field(default_factory=list)
     keyrings: list[Keyring] = Field(default_factory=list)
     lists: list[RepositoryList] = Field(default_factory=list)
     offers: list[ListedPackage] = Field(default_factory=list)

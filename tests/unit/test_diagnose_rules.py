@@ -1,13 +1,17 @@
 """The findings as a whole: pages and rules, references between pages, and the texts that lead to them."""
 
+import ast
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from ansible_collections.gpu.provision.plugins.module_utils.probe import boot_diagnostics
 from provision.catalog import load_catalog
-from provision.diagnose import diagnose, judge, pages
+from provision.diagnose import diagnose, judge, pages, rules
 from provision.diagnose import rule as rule_module
 from provision.diagnose.finding import ACTIONS, Cause
 from provision.diagnose.rule import Case, finders, rule
@@ -212,3 +216,65 @@ def test_every_repair_is_one_that_rescue_knows():
 def test_a_case_reads_whether_the_driver_is_managed():
     assert Case(Facts(), {}, load_catalog()).driver_managed
     assert not Case(Facts(), {"nvidia_driver_manage": False}, load_catalog()).driver_managed
+
+
+# What the kernel prints where a rule looks, with the parts that vary filled in: the reader must keep each line.
+KERNEL_LINES = (
+    "Loading of module with unavailable key is rejected",
+    "Loading of unsigned module is rejected",
+    "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
+    "systemd-modules-load[300]: Failed to insert module 'nvidia': Key was rejected by service",
+    "modprobe: ERROR: could not insert 'nvidia': Required key not available",
+    "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7",
+    "PKCS#7 signature not signed with a trusted key",
+    "NVRM: API mismatch: the client has the version 580.126.20, but",
+    "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.126.20  Wed Jan 21 19:12:50 UTC 2026",
+    "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x24:0x65:1429)",
+    "NVRM: GPU 0000:1b:00.0: rm_init_adapter failed, device minor number 0",
+    "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+    "NVRM: Xid (PCI:0000:1b:00): 169, pid=1234, name=python3",
+    "NVRM: GPU 0000:1b:00.0: RmFetchGspRmImages: No firmware image found",
+    "NVRM: _kgspRpcRecvPoll: Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76",
+    "NVRM: BAR1 is 0M @ 0x0 (PCI:0000:1b:00.0)",
+    "nvidia 0000:1b:00.0: BAR 1: can't assign; no space",
+    "NVRM: This can occur when Resizable BAR is off in the firmware",
+    "NVRM: The NVIDIA probe routine was not called for 1 device(s).",
+    "NVRM: installed in this system is not supported by open",
+    "NVRM: GPU installed in this system is supported through the NVIDIA 470.xx Legacy",
+    "NVRM: driver release",
+    "NVRM: Persistence mode is deprecated and will be removed in a future release. Please use nvidia-persistenced instead.",
+    "nvidia: unknown parameter 'NVreg_Nothing' ignored",
+    "nvidia: `abc' invalid for parameter `NVreg_DeviceFileMode'",
+    "nvidia_uvm: Unknown symbol nvidia_p2p_get_pages (err -2)",
+    "systemd-modules-load[300]: failed to load module 'nvidia'",
+    "INFO: task nvidia-smi:1234 blocked for more than 120 seconds.",
+    "Initramfs unpacking failed: invalid magic at start of compressed archive",
+)
+
+
+def _log_patterns():
+    """(place, pattern) of all that rules look for in the kernel's log; what they make of a host's own words is left out."""
+    for info in pkgutil.iter_modules(rules.__path__):
+        module = importlib.import_module(f"{rules.__name__}.{info.name}")
+        for call in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in ("log_lines", "log_block"):
+                for arg in call.args[1:]:
+                    tree = ast.fix_missing_locations(ast.Expression(arg.value if isinstance(arg, ast.Starred) else arg))
+                    try:
+                        value = eval(compile(tree, module.__file__, "eval"), vars(module))  # noqa: S307
+                    except NameError:
+                        continue
+                    for pattern in [value] if isinstance(value, str) else value if isinstance(value, tuple) else ():
+                        yield f"{info.name}:{arg.lineno}", pattern
+
+
+@pytest.mark.parametrize("line", KERNEL_LINES)
+def test_the_reader_keeps_what_programs_print(line):
+    assert boot_diagnostics.interesting([f"[    9.123456] {line}"]) == [line]
+
+
+@pytest.mark.parametrize(("place", "pattern"), _log_patterns())
+def test_a_rule_looks_only_for_what_the_reader_keeps(place, pattern):
+    assert any(re.search(pattern, line, re.I) for line in KERNEL_LINES), (
+        f"{place}: no line of KERNEL_LINES has {pattern}"
+    )

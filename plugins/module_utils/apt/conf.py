@@ -150,7 +150,7 @@ def conflicts(sources, arch):
 
 
 def parse_preferences(text, file):
-    """Parse a preferences file. Returns ([{"file", "package", "pin", "priority"}], errors)."""
+    """Parse a preferences file. Returns ([{"file", "line" (of its stanza), "package", "pin", "priority"}], errors)."""
     found, errors = [], []
     for line, fields in stanzas(text):
         if not ({"package", "pin", "pin-priority"} & set(fields)):
@@ -163,7 +163,7 @@ def parse_preferences(text, file):
             what = "no Pin" if not pin else "No priority (or zero) specified for pin"
             errors.append("Invalid record in the preferences file %s: %s (line %d)" % (file, what, line))
         else:
-            found.append({"file": file, "package": package, "pin": pin, "priority": int(priority)})
+            found.append({"file": file, "line": line, "package": package, "pin": pin, "priority": int(priority)})
     return found, errors
 
 

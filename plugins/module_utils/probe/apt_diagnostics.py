@@ -24,6 +24,7 @@ _SETTINGS = lazy_re.compile(
     r"unattended-upgrade::(?:allowed-origins|origins-pattern|package-blacklist)::|dpkg::options::)$"
 )
 _LOCKS = (*apt_common.DPKG_LOCKS, apt_common.LISTS_LOCK, apt_common.ARCHIVES + "/lock")
+_LOCAL = lazy_re.compile(r"^(?:file|copy):(?://)?(/.*)$")
 _AUTO = "/var/lib/apt/extended_states"
 _APTITUDE = "/var/lib/aptitude/pkgstates"
 # pkgCache::State::Hold, as aptitude writes it (aptitude: aptcache.cc)
@@ -47,6 +48,7 @@ def read(tree, facts):
         "unmet": dpkg_state.unmet(rows),
         "transactions": dpkg_logs.transactions(dpkg_logs.history(tree)),
         "unattended": dpkg_logs.unattended(dpkg_logs.tail(tree, dpkg_logs.UNATTENDED)),
+        "folders_gone": _folders_gone(tree, sources),
         "keyrings": apt_lists.keyrings(tree, sources),
         "lists": there,
         "offers": listed,
@@ -86,6 +88,19 @@ def _change(tree, rows):
     names = [item.partition("=")[0] for item in found["install"]] + found["remove"] + found["extra_hold"]
     fields = {key: found[key] for key in apt_common.UNFINISHED_SHAPE if key != "schema"}
     return dict(fields, there=dpkg_state.versions(rows, names))
+
+
+def _folders_gone(tree, sources):
+    """Folders of enabled file: and copy: sources (sources.list(5)) that are not there; one that may not be read is not gone."""
+    found = []
+    for uri in (uri for row in sources if row["enabled"] for uri in row["uris"]):
+        match = _LOCAL.match(uri)
+        path = "/" + match.group(1).strip("/") if match else None
+        if not path or path in found or ".." in path.split("/"):
+            continue
+        if tree.stat(path) is None and not tree.is_noted(path):
+            found.append(path)
+    return found[:50]
 
 
 def _settings(tree):

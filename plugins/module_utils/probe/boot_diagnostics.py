@@ -21,6 +21,7 @@ _LOG_LINES = 300
 # What is kept of the kernel's log: what NVIDIA's modules, their rivals and the checks of signatures say.
 _INTERESTING = re.compile(
     r"NVRM|nvidia|nouveau|\bnova(?:_core)?\b|Xid|vfio-pci|module verification|signature|unsigned module|Lockdown|"
+    r"unavailable key|Key was rejected|Required key not available|"
     r"version magic|Unknown symbol|BAR ?[0-9].*(?:can't assign|no space|failed to assign)|"
     r"VFS: Unable to mount root|Initramfs unpacking failed",
     re.I,

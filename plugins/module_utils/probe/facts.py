@@ -968,6 +968,8 @@ _GLOBAL_GUID = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _SHIM_GUID = "605dab50-e046-4300-abb6-3dd810dd8b23"
 _X509_GUID = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")
 _EFIVARS = "/sys/firmware/efi/efivars"
+# What mokutil leaves for shim's MokManager, which asks at the console of the next boot. Source: rhboot/shim, MokManager.c.
+MOK_REQUESTS = ("MokNew", "MokDel", "MokSB")
 MOK_FILES = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub")
 
 
@@ -989,7 +991,13 @@ def read_secure_boot(tree):
     elif not tree.is_noted(_EFIVARS):
         # efivarfs is not mounted here.
         tree.note(_EFIVARS)
-    return {"efi": True, "enabled": enabled, "mok_key": key_file, "mok_enrolled": _enrolled(tree, key_file, variables)}
+    return {
+        "efi": True,
+        "enabled": enabled,
+        "mok_key": key_file,
+        "mok_enrolled": _enrolled(tree, key_file, variables),
+        "waits": [name for name in MOK_REQUESTS if "%s-%s" % (name, _SHIM_GUID) in variables],
+    }
 
 
 def _efi_byte(tree, name):

@@ -336,6 +336,7 @@ def _load_pending(case: Case) -> Iterator[Found]:
         r"failed to load module",
         r"unsigned module",
         r"signature",
+        r"unavailable key|Key was rejected|Required key not available",
         r"nvidia.*(?:error|failed)",
         r"Unknown symbol",
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.diagnose import queries
-from provision.diagnose.candidates import Candidate, apt, candidate, moves
+from provision.diagnose import queries, repositories
+from provision.diagnose.candidates import Candidate, apt, candidate, hidden, moves
 from provision.diagnose.finding import Level
 from provision.diagnose.rule import Case, Found, rule
+from provision.facts import Preference
 
 _METAS = frozenset(
     {"nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-open", "cuda-drivers", "nvidia-dkms"}
@@ -77,6 +78,39 @@ def _mixed(case: Case) -> Iterator[Found]:
             level=level,
         )
         return
+
+
+def _wanted(case: Case) -> Iterator[tuple[str, set[str]]]:
+    """(package, the catalog's repositories that have it) of what the inventory asks for by name and is not here."""
+    values = case.values
+    rows = [
+        (f"cuda-toolkit-{str(minor).replace('.', '-')}", {"cuda"})
+        for minor in values.get("cuda_toolkit_versions") or ()
+    ]
+    if values.get("container_toolkit_runtimes"):
+        rows.append(("nvidia-container-toolkit", {"cuda", "container_toolkit"}))
+    if case.driver_managed and values.get("nvidia_driver_channel") == "cuda" and not queries.installed(case).packages:
+        rows += [(name, {"cuda"}) for name in ("nvidia-driver", "nvidia-open", "cuda-drivers")]
+    have = queries.present(case, (name for name, _ in rows))
+    yield from (row for row in rows if row[0] not in have)
+
+
+@rule("apt.pinned_away")
+def _pinned_away(case: Case) -> Iterator[Found]:
+    found: dict[str, tuple[Preference, list[str]]] = {}
+    for name, repositories_ in _wanted(case):
+        having = [row for row in apt(case).lists if repositories.name_of(row.uri) in repositories_]
+        for pin in hidden(case, name, having):
+            where = pin.file + (f", line {pin.line}" if pin.line else "")
+            names = found.setdefault(where, (pin, []))[1]
+            names += [name] if name not in names else []
+    for where, (pin, names) in found.items():
+        yield Found(
+            f"{where} hides what is asked for: {queries.some(names, 3)}",
+            [f"{where}: Package: {pin.package}, Pin: {pin.pin}, Pin-Priority: {pin.priority}"]
+            + [f"{name}: never installed, for its priority is below 0" for name in names],
+            queries.manual(f"take the stanza out of {where}, or limit its Package line, then apt-get update"),
+        )
 
 
 def _by(row: Candidate) -> str:

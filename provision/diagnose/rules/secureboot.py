@@ -8,11 +8,21 @@ from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 
-_REJECTED = (
-    r"unsigned module is rejected",
+# Of the kernel (kernel/module/signing.c), and of the program that asked it to load the module.
+REFUSED_KEY = (
     r"module with unavailable key is rejected",
     r"Key was rejected by service",
     r"Required key not available",
+)
+# What mokutil asked for, in mokutil's words.
+_WAITS = {
+    "MokNew": "a key that mokutil --import registered",
+    "MokDel": "the removal of a key (mokutil --delete)",
+    "MokSB": "a switch of the validation (mokutil --disable-validation or --enable-validation)",
+}
+_REJECTED = (
+    *REFUSED_KEY,
+    r"unsigned module is rejected",
     r"signature not signed with a trusted key",
     r"module verification failed",
 )
@@ -33,22 +43,29 @@ def _enforced(case: Case) -> list[str]:
 def _bad_signatures(case: Case) -> list[tuple[str, str, bool]]:
     """(kernel, what is wrong, unsigned) of modules that this kernel will not take."""
     rows = []
+    running = case.facts.kernels.running
+    refusals = [] if case.facts.module.loaded else queries.log_lines(case, *REFUSED_KEY)
     for kernel in queries.kernels_that_matter(case):
+        # The log is of this boot, and so of the running kernel.
+        refused = bool(refusals) and kernel == running
         modules = queries.modules_of(case, kernel)
         if not modules:
             continue
         module = modules[0]
         if not module.signed:
             rows.append((kernel, f"{module.path}: not signed", True))
-        elif module.origin != "prebuilt" and case.facts.secure_boot.mok_enrolled is False:
-            rows.append(
-                (
-                    kernel,
-                    f"{module.path}: signed by {module.signer or 'a key of this machine'}, which is not enrolled",
-                    False,
-                )
+        elif module.origin != "prebuilt" and (case.facts.secure_boot.mok_enrolled is False or refused):
+            signer = module.signer or "a key of this machine"
+            why = (
+                "which is not enrolled" if case.facts.secure_boot.mok_enrolled is False else "which the kernel refused"
             )
+            rows.append((kernel, f"{module.path}: signed by {signer}, {why}", False))
     return rows
+
+
+def _waits(case: Case) -> list[str]:
+    """Requests that would let the module in: another key, or no validation; a removal helps nobody."""
+    return [name for name in case.facts.secure_boot.waits if name != "MokDel"]
 
 
 def _find(case: Case, unsigned: bool) -> Iterator[Found]:
@@ -57,7 +74,7 @@ def _find(case: Case, unsigned: bool) -> Iterator[Found]:
     why, bad = _enforced(case), _bad_signatures(case)
     rejected = queries.log_lines(case, *_REJECTED)
     loaded = case.facts.module.loaded is not None
-    if not why and not (rejected and not loaded and bad and any("rejected" in line for line in rejected)):
+    if not why and not (bad and not loaded and any("rejected" in line for line in rejected)):
         return
     mine = [row for row in bad if row[2] == unsigned]
     if not mine:
@@ -75,6 +92,7 @@ def _find(case: Case, unsigned: bool) -> Iterator[Found]:
         ]
         evidence.append(f"{key}: the key of this machine's DKMS, {enrolled}")
     evidence.append(queries.loaded_text(case))
+    evidence += [f"EFI variable {name}: {_WAITS.get(name, name)} waits for the console" for name in _waits(case)]
     when = "" if running in affects and not loaded else " after the next boot"
     message = (
         f"the module of kernel {', '.join(affects)} is not signed, and the kernel takes only signed ones{when}"
@@ -87,6 +105,15 @@ def _find(case: Case, unsigned: bool) -> Iterator[Found]:
 def _repairs(case: Case, unsigned: bool) -> tuple[Repair, ...]:
     build = str(case.values.get("nvidia_driver_build", "auto"))
     channel = queries.installed(case).channel
+    if _waits(case):
+        # It was asked for already, and only somebody at the console can say yes.
+        asked = " and ".join(_WAITS.get(name, name) for name in _waits(case))
+        return (
+            queries.manual(
+                f"{asked} waits: reboot, and confirm it in the blue screen (MokManager) at the machine's console at "
+                "that next boot; no program can do that, and without an answer it asks once only"
+            ),
+        )
     enroll = queries.manual(
         f"enroll the key: mokutil --import {case.facts.secure_boot.mok_key or '/var/lib/shim-signed/mok/MOK.der'}, reboot, and "
         "confirm at the machine's console (no program can do that); or switch Secure Boot off in the "

@@ -138,6 +138,11 @@ def _dead(case: Case) -> Iterator[Found]:
     for row in enabled:
         for uri in row.uris:
             kind = repositories.gone(uri)
+            folder = repositories.folder(uri)
+            if folder in apt(case).folders_gone:
+                evidence.append(f"{repositories.place(row)}: {uri}, and there is no folder {folder} on this host")
+                drop.append(row)
+                continue
             if kind is None:
                 continue
             more = " (discontinued; its packages are in the CUDA repository)" if kind == "merged" else ""
@@ -171,6 +176,14 @@ def _no_such_release(case: Case) -> Iterator[Found]:
     reported = False
     for row in case.facts.apt.sources:
         for uri in row.uris if row.enabled else ():
+            why = repositories.impossible(case, row, uri)
+            if why and repositories.gone(uri) is None:
+                yield Found(
+                    f"{repositories.place(row)}: there is no repository at this address",
+                    (f"{repositories.place(row)}: {uri} {' '.join(row.suites)}", why),
+                    *_right_address(case, row, uri),
+                )
+                continue
             match = _CUDA.search(apt_sources.normalise(uri) + "/")
             if not match or match[1] != "ubuntu":
                 continue
@@ -195,6 +208,26 @@ def _no_such_release(case: Case) -> Iterator[Found]:
         )
 
 
+def _right_address(case: Case, row: Source, uri: str) -> list[Repair]:
+    """The entry goes where another one brings the repository, else to the address that the catalog has."""
+    name = repositories.name_of(uri) or ("cuda" if "/compute/cuda/repos" in uri else None)
+    right = repositories.of_catalog(case, name) if name else None
+    others = [
+        other
+        for other in case.facts.apt.sources
+        if other.enabled and other is not row and any(repositories.name_of(one) == name for one in other.uris) and name
+    ]
+    healthy = [o for o in others if not any(repositories.impossible(case, o, one) for one in o.uris)]
+    drop = _drop(f"take out {repositories.place(row)}", [row])
+    if healthy or right is None or name != "cuda" or row.suites != ["/"]:
+        more = f": {_named(healthy)} has the repository" if healthy else ""
+        return [_drop(f"take out {repositories.place(row)}{more}", [row])]
+    to = right.url
+    rewrite = {**repositories.entry(row), "uri": uri, "to": to}
+    words = f"lead {repositories.place(row)} to {to}"
+    return [Repair(action="sources.rewrite", words=words, args={"entries": [rewrite]}), drop]
+
+
 @rule("apt.other_release")
 def _other_release(case: Case) -> Iterator[Found]:
     host = case.facts.host.os
@@ -202,12 +235,27 @@ def _other_release(case: Case) -> Iterator[Found]:
     known = case.catalog.repositories.repositories["cuda"].ubuntu
     if host.id != "ubuntu" or host.version_id not in known:
         return
+    right = [
+        row
+        for row in case.facts.apt.sources
+        if row.enabled and any(f"/compute/cuda/repos/ubuntu{own}/" in f"{apt_sources.normalise(u)}/" for u in row.uris)
+    ]
     for row in case.facts.apt.sources:
         for uri in row.uris if row.enabled else ():
             match = _CUDA.search(apt_sources.normalise(uri) + "/")
             if match and match[1] == "ubuntu" and len(match[2]) == 4 and match[2].endswith("04") and match[2] != own:
+                message = (
+                    f"NVIDIA's repository is that of Ubuntu {match[2][:2]}.{match[2][2:]}, this is {host.version_id}"
+                )
+                if right:
+                    beside = [repositories.shown(other) for other in right]
+                    text = (
+                        f"take out {repositories.place(row)}: {_named(right)} has the repository of {host.version_id}"
+                    )
+                    yield Found(message, [repositories.shown(row), *beside], _drop(text, [row]))
+                    continue
                 yield Found(
-                    f"NVIDIA's repository is that of Ubuntu {match[2][:2]}.{match[2][2:]}, this is {host.version_id}",
+                    message,
                     (f"{repositories.place(row)}: {uri}",),
                     Repair(
                         action="sources.rewrite",
