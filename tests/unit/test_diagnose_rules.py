@@ -273,7 +273,7 @@ def test_the_reader_keeps_what_programs_print(line):
     assert boot_diagnostics.interesting([f"[    9.123456] {line}"]) == [line]
 
 
-@pytest.mark.parametrize(("place", "pattern"), _log_patterns())
+@pytest.mark.parametrize(("place", "pattern"), list(_log_patterns()))
 def test_a_rule_looks_only_for_what_the_reader_keeps(place, pattern):
     assert any(re.search(pattern, line, re.I) for line in KERNEL_LINES), (
         f"{place}: no line of KERNEL_LINES has {pattern}"
