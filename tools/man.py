@@ -9,7 +9,7 @@ from typing import Any
 from typer.main import get_command
 
 from provision import __version__
-from provision.cli import app
+from provision.cli.base import app
 
 _HEAD = f'.TH PROVISION 1 "" "gpu-provision {__version__}" "User Commands"'
 
