@@ -127,6 +127,12 @@ class BootDiagnostics(Answer):
     unit_log: dict[UnitName, list[Line]] = Field(default_factory=dict)
     persistenced_options: Line | None = None
     masked_units: list[UnitName] = Field(default_factory=list)
+    # PCI functions of NVIDIA's network cards, what of them is an InfiniBand device, and those of its modules that are loaded
+    network_cards: list[PciSlot] = Field(default_factory=list)
+    infiniband: list[Name] = Field(default_factory=list)
+    infiniband_modules: list[Name] = Field(default_factory=list)
+    # modprobe could load it into the running kernel; None: its folder of modules is not there
+    infiniband_on_disk: bool | None = None
     compiler: Compiler | None = None
     # the driver lives in a container of the GPU operator
     driver_container: bool = False
@@ -382,6 +388,10 @@ class UserDiagnostics(Answer):
     bundled: list[Bundled] = Field(default_factory=list)
     daemon_copies: list[DaemonCopy] = Field(default_factory=list)
     data_roots: list[Path] = Field(default_factory=list)
+    # CUDA_VISIBLE_DEVICES for everybody; the text is the assignment alone
+    hidden_cards: list[ConfLine] = Field(default_factory=list)
+    # CUDA folders of the loader's configuration that are not there
+    loader_gone: list[ConfLine] = Field(default_factory=list)
     # what makes cards slow or silent to each other
     topology: list[Line] = Field(default_factory=list)
     cmdline: Line = ""

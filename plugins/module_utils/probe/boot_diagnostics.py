@@ -31,7 +31,16 @@ _STAMP = re.compile(
     r"^(?:[A-Z][a-z]{2}\s+[0-9]+ [0-9:]{8}(?:\.[0-9]+)?|[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.+Zz-]+) \S+ [^:\s]+: ?"
 )
 _SECONDS = re.compile(r"^\s*(?:<[0-9]+>)?\[\s*[0-9]+\.[0-9]+\](?:\[[^]]*\])?\s?")
-_UNITS = ("nvidia-persistenced", "nvidia-fabricmanager", "nvidia-powerd", "nvidia-mig-manager", "dkms")
+_UNITS = (
+    "nvidia-persistenced",
+    "nvidia-fabricmanager",
+    "nvidia-powerd",
+    "nvidia-mig-manager",
+    "nvidia-suspend",
+    "nvidia-resume",
+    "nvidia-hibernate",
+    "dkms",
+)
 _MODULES = re.compile(r"^(?:nvidia\w*|nouveau|nova\w*|gdrdrv|vfio_pci)$")
 _OPTION = re.compile(r"^\s*(blacklist|options|install|remove|alias|softdep)\s+(\S+)(.*)$")
 # Lines of modprobe.d that concern the GPU: about these modules, or an alias that leads to them.
@@ -90,6 +99,14 @@ def read(tree, facts, run=None):
         "unit_log": read_unit_log(tree, failed, ask),
         "persistenced_options": read_unit_options(tree, "nvidia-persistenced"),
         "masked_units": [unit for unit in _UNITS if tree.link("/etc/systemd/system/%s.service" % unit) == "/dev/null"],
+        "network_cards": [
+            slot
+            for slot in tree.names("/sys/bus/pci/devices")
+            if tree.word("/sys/bus/pci/devices/%s/vendor" % slot) == "0x15b3"
+        ][:64],
+        "infiniband": tree.names("/sys/class/infiniband")[:64],
+        "infiniband_modules": [name for name in ("mlx5_ib", "ib_umad") if tree.exists("/sys/module/" + name)],
+        "infiniband_on_disk": read_infiniband_on_disk(tree, (facts.get("kernels") or {}).get("running") or "-"),
         "compiler": read_compiler(tree),
         # NVIDIA's GPU operator keeps a whole driver there and loads its module.
         "driver_container": tree.is_dir("/run/nvidia/driver/usr"),
@@ -446,6 +463,14 @@ def read_mig(tree):
 
 
 # --- network -------------------------------------------------------------------------------------------------
+
+
+def read_infiniband_on_disk(tree, running):
+    """True where the running kernel has mlx5_ib; None where its folder of modules is not there."""
+    base = "/lib/modules/%s/kernel" % running
+    if not tree.is_dir(base):
+        return None
+    return any(name.startswith("mlx5_ib.ko") for name in tree.names(base + "/drivers/infiniband/hw/mlx5"))
 
 
 def read_default_route(tree):

@@ -43,6 +43,8 @@ def read(tree, facts):
         "bundled": _bundled(tree, facts, homes),
         "daemon_copies": _daemon_copies(tree, facts["containers"]["docker"]["file"]["path"]),
         "data_roots": _data_roots(tree),
+        "hidden_cards": _hidden_cards(tree),
+        "loader_gone": _loader_gone(tree),
         "topology": prove_topology.host_hints(tree.root) if len(facts["gpus"]) > 1 else [],
         "cmdline": tree.word("/proc/cmdline") or "",
         "conda_guarded": _conda_guarded(tree, homes),
@@ -101,6 +103,40 @@ def _proxies(tree, homes):
         if match:
             add("pip", file, "all", match.group(1))
     return found[:64]
+
+
+_VISIBLE = lazy_re.compile(
+    r"^\s*(?:export\s+|setenv\s+|Environment=|DefaultEnvironment=)?[\"']?CUDA_VISIBLE_DEVICES[=\s][\"']?([\w,./:-]*)[\"']?\s*;?\s*$"
+)
+
+
+def _hidden_cards(tree):
+    """[{file, line, text}] of assignments of CUDA_VISIBLE_DEVICES in files that every login or every service reads."""
+    files = ["/etc/environment", "/etc/profile", "/etc/bash.bashrc", "/etc/zsh/zshenv", "/etc/systemd/system.conf"]
+    for folder in ("/etc/profile.d", "/etc/environment.d", "/etc/systemd/system.conf.d"):
+        files += ["%s/%s" % (folder, name) for name in tree.names(folder)]
+    found = []
+    for file in files:
+        for number, line in enumerate((tree.read(file, 65536) or "").splitlines(), 1):
+            match = _VISIBLE.match(line)
+            if match:
+                found.append({"file": file, "line": number, "text": "CUDA_VISIBLE_DEVICES=" + match.group(1)[:200]})
+    return found[:20]
+
+
+def _loader_gone(tree):
+    """[{file, line, text}] of lines of the loader's configuration whose CUDA folder is not there (remote ones are not asked)."""
+    mounts, found = cuda_shell.Mounts(tree), []
+    for file in ["/etc/ld.so.conf"] + ["/etc/ld.so.conf.d/" + name for name in tree.names("/etc/ld.so.conf.d")]:
+        if not file.endswith(".conf"):
+            continue
+        for number, line in enumerate((tree.read(file, 65536) or "").splitlines(), 1):
+            path = line.split("#", 1)[0].strip()
+            if not path.startswith("/") or ".." in path or not cuda_shell.names_cuda(path) or mounts.remote(path):
+                continue
+            if not tree.exists(path) and not tree.is_noted(path):
+                found.append({"file": file, "line": number, "text": path[:300]})
+    return found[:20]
 
 
 def _sudo_keeps_proxy(tree):

@@ -182,6 +182,31 @@ def _loader_blind(case: Case) -> Iterator[Found]:
         return
 
 
+@rule("cuda.loader_dead")
+def _loader_dead(case: Case) -> Iterator[Found]:
+    # A file of ours, or of a package that is asked for, is not to be taken out: its folder comes back.
+    rows = [row for row in user(case).loader_gone if "gpu-provision" not in row.file]
+    if rows:
+        yield Found(
+            f"{rows[0].file} line {rows[0].line} leads the loader to {rows[0].text}, which is gone",
+            [row.place for row in rows],
+            queries.manual(f"take the line out of {rows[0].file} (or install again what it was for), then ldconfig"),
+        )
+
+
+@rule("shell.cards_hidden")
+def _cards_hidden(case: Case) -> Iterator[Found]:
+    rows = user(case).hidden_cards
+    if rows and queries.own_gpus(case) and not queries.in_container(case):
+        yield Found(
+            f"{rows[0].file} line {rows[0].line} hides cards from every program: {rows[0].text}",
+            [row.place for row in rows],
+            queries.manual(
+                f"take the line out of {rows[0].file}; sessions and services that run keep it until they start anew"
+            ),
+        )
+
+
 @rule("cuda.nvcc_differs")
 def _nvcc(case: Case) -> Iterator[Found]:
     said = verdict(case, cuda_checks.nvccs)

@@ -77,6 +77,54 @@ def _version(case: Case) -> Iterator[Found]:
     )
 
 
+def _always_has_switches(case: Case) -> list[str]:
+    """Titles of cards that are only built on boards with NVLink 5 switches, by PCI id. Source: catalog gpus, fabric."""
+    return [
+        queries.title(case, gpu)
+        for gpu in queries.own_gpus(case)
+        if queries.catalog_gpu(case, gpu).fabric == "nvswitch+nvlsm"
+    ]
+
+
+@rule("fabric.switch_unseen")
+def _unseen(case: Case) -> Iterator[Found]:
+    """The board has switches, and what they are reached through is not there.
+
+    Without such a function on the bus nothing says so: a virtual machine may have got cards alone.
+    """
+    diagnostics, cards = queries.boot(case), _always_has_switches(case)
+    if not cards or queries.in_container(case) or not queries.has_driver(case) or not case.facts.module.loaded:
+        return
+    if not diagnostics.network_cards:
+        return
+    missing = [name for name in ("mlx5_ib", "ib_umad") if name not in diagnostics.infiniband_modules]
+    if not missing and diagnostics.infiniband:
+        return
+    running = case.facts.kernels.running
+    evidence = [
+        *cards[:2],
+        f"/sys/class/infiniband: {', '.join(diagnostics.infiniband[:4]) or 'empty'}",
+        f"/proc/modules: no {' and no '.join(missing)}" if missing else "mlx5_ib and ib_umad are loaded",
+        f"on the bus: {queries.counted(diagnostics.network_cards, 'function')} of NVIDIA's network cards (15b3)",
+        *_said(case),
+    ]
+    steps = []
+    if "mlx5_ib" in missing and diagnostics.infiniband_on_disk is False:
+        evidence.append(f"/lib/modules/{running}: no mlx5_ib")
+        steps.append(f"apt-get install linux-modules-extra-{running}")
+    if missing:
+        steps.append(f"modprobe -a {' '.join(missing)}, with {' and '.join(missing)} in a file of /etc/modules-load.d")
+    steps.append("nvlsm beside fabric manager of the driver's version, then systemctl restart nvidia-fabricmanager")
+    what = (
+        f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not loaded"
+        if missing
+        else "no InfiniBand device"
+    )
+    yield Found(
+        f"this board has NVLink 5 switches that nobody can see: {what}", evidence, queries.manual("; then ".join(steps))
+    )
+
+
 @rule("fabric.missing")
 def _missing(case: Case) -> Iterator[Found]:
     if not _has_switch(case) or _packages(case) or _running(case) or queries.in_container(case):
@@ -131,6 +179,9 @@ def _not_running(case: Case) -> Iterator[Found]:
 def _needless(case: Case) -> Iterator[Found]:
     packages = _packages(case)
     if not packages or _has_switch(case) or not case.facts.gpus or queries.in_container(case):
+        return
+    if _always_has_switches(case):
+        # Not seen is not absent.
         return
     failed = "nvidia-fabricmanager.service" in (queries.boot(case).failed_units or ())
     evidence = [f"{name} {version}" for name, version in packages.items()]

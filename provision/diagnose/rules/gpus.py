@@ -396,12 +396,33 @@ def _nodes(case: Case) -> Iterator[Found]:
         or queries.in_container(case)
     ):
         return
+    own = case.driver_managed
     if "/dev/nvidiactl" in facts.devices and any(re.match(r"^/dev/nvidia[0-9]+$", node) for node in facts.devices):
+        helper = queries.present(case, ["nvidia-modprobe"])
+        loaded = any(row.name == "nvidia_uvm" for row in queries.boot(case).modules)
+        # nvidia-modprobe, which is setuid, makes the node for the first program that asks for it.
+        if "/dev/nvidia-uvm" not in facts.devices and not helper and not facts.runfile.uninstaller:
+            yield Found(
+                "/dev/nvidia-uvm is missing while the other nodes are there: nvidia-smi works and CUDA does not start",
+                [
+                    f"device nodes: {', '.join(facts.devices)}",
+                    f"/proc/modules: {'nvidia_uvm is loaded' if loaded else 'no nvidia_uvm'}",
+                    "no package nvidia-modprobe is installed",
+                ],
+                queries.manual(
+                    "nvidia-modprobe -u -c 0 (as root); install nvidia-modprobe, which makes it when it is asked for"
+                ),
+                level="warning",
+            )
         return
     evidence = [f"device nodes: {', '.join(facts.devices) or 'none'}", queries.loaded_text(case)]
     evidence += queries.package_text(case, ["nvidia-modprobe"]) or ["no package nvidia-modprobe is installed"]
     yield Found(
         "the module is loaded and drives the cards, and there are no device nodes",
         evidence,
-        queries.apply("install nvidia-modprobe and start nvidia-persistenced, which make and keep them"),
+        queries.apply("install nvidia-modprobe and start nvidia-persistenced, which make and keep them")
+        if own
+        else queries.manual(
+            "nvidia-modprobe -c 0 -u (as root) makes them; nvidia-persistenced at every boot keeps them"
+        ),
     )
