@@ -29,7 +29,9 @@ ISSUE_FIELDS = ("code", "because", "hint")
 # What the steps of a rescue say, for its report: module -> keys of its answer.
 REPORTS = {"rescue_step": ("steps",), "rescue_snapshot": ("path",)}
 # What a host says may be of any type and size.
-TEXT, LINES, REPORT = 2000, 40, 1000000
+TEXT = 2000
+LINES = 40
+REPORT = 1000000
 
 
 def text(value):
