@@ -14,7 +14,7 @@ from tests.sample import share
 CASES = Path(__file__).parents[1] / "cases"
 TEXTS = [
     row["text"]
-    for name in ("diagnose_texts", "diagnose_texts_apt")
+    for name in ("diagnose_texts", "diagnose_texts_apt", "diagnose_texts_variants")
     for row in yaml.safe_load((CASES / f"{name}.yml").read_text(encoding="utf-8"))
 ]
 PATTERNS = sorted({pattern for page in pages.all_pages() for pattern in page.texts})
