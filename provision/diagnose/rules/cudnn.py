@@ -155,6 +155,23 @@ def _files(case: Case, kind: str, title: str) -> Iterator[Found]:
             queries.manual(f"of {header.path} and {library.path} one has to go: keep what a package owns"),
             level="warning",
         )
+        return
+    # A tarball's copy that nothing finds first today is found by the next build, or after the next ldconfig.
+    upstream = {version.partition("-")[0] for _, _, version in rows}
+    copies = [row for row in files if row.package is None and row.version and not _is_of(row.version, upstream)]
+    # The finding of what is shadowed says more.
+    if copies and rows and not any(True for _ in shadowing(case, cudnn=kind == "cudnn")):
+        yield Found(
+            f"a second {title} that no package owns lies beside {rows[0][0]}: {copies[0].version} in {copies[0].path}",
+            [*(f"{name} {version}" for name, _, version in rows), *(f"{row.path}: {row.version}" for row in copies)],
+            queries.manual(f"remove the files that no package owns ({copies[0].path}, …), then ldconfig"),
+            level="warning",
+        )
+
+
+def _is_of(version: str, releases: set[str]) -> bool:
+    """True where a file's version, which may be shorter, is that of one of the packages."""
+    return any(f"{release}.".startswith(f"{version}.") for release in releases)
 
 
 @rule("cudnn.shadowed_library")

@@ -85,6 +85,10 @@ def _not_blocked(case: Case) -> Iterator[Found]:
         queries.apply(
             "block nouveau and nova, build every initramfs"
             + ("" if queries.has_driver(case) else ", install the driver")
+        )
+        if case.driver_managed
+        else queries.manual(
+            "write 'blacklist nouveau' and 'blacklist nova_core' into a file of /etc/modprobe.d, then update-initramfs -u -k all"
         ),
         queries.reboot(),
         reboot=True,
