@@ -150,3 +150,17 @@ def _conf_bus(text: str) -> str:
     parts = text.lower().removeprefix("pci:").split(":")
     numbers = [part.split("@")[0] for part in parts[-3:]]
     return ":".join(numbers)
+
+
+@rule("desktop.suspend_masked")
+def _suspend_masked(case: Case) -> Iterator[Found]:
+    rows = [row for row in queries.boot(case).modprobe if "NVreg_PreserveVideoMemoryAllocations=1" in row.text]
+    units = ("nvidia-suspend", "nvidia-resume", "nvidia-hibernate")
+    masked = [unit for unit in units if unit in queries.boot(case).masked_units]
+    if rows and masked and queries.own_gpus(case) and not queries.in_container(case):
+        names = " and ".join(masked)
+        yield Found(
+            f"video memory is to be kept over a suspend, and {names} is masked",
+            [row.place for row in rows] + [f"/etc/systemd/system/{unit}.service leads to /dev/null" for unit in masked],
+            queries.manual(f"systemctl unmask {' '.join(masked)}, then systemctl enable {' '.join(masked)}"),
+        )
