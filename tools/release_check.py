@@ -2,7 +2,7 @@
 
 sdist, wheel and collection are built outside the checkout. The sdist may hold no link and nothing beyond what is listed in
 pyproject.toml. All three are installed on each Python that is here, by the oldest and the newest pip that we name and by uv.
-Then the ecosystem's own judges: twine, check-wheel-contents, validate-pyproject, pyroma, reuse, ansible-test sanity.
+Then the ecosystem's own judges: twine, check-wheel-contents, validate-pyproject, pyroma, reuse, galaxy-importer, ansible-test sanity.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # The oldest: what Debian 12 and Python 3.11 came with.
 PIPS = ("pip==23.0.1", "pip")
 SDIST_MIB = 4
-TOOLS = ("build", "twine", "check-wheel-contents", "validate-pyproject[all]", "pyroma", "reuse", "uv")
+TOOLS = (
+    "build",
+    "twine",
+    "check-wheel-contents",
+    "validate-pyproject[all]",
+    "pyroma",
+    "reuse",
+    "galaxy-importer",
+    "uv",
+)
 COLLECTION = "ansible_collections/gpu/provision"
 
 
@@ -139,6 +148,14 @@ def main() -> None:
         run(tools / "bin/pyroma", "--min", "9", ROOT)
         run(tools / "bin/reuse", "lint", "--quiet")
         say("twine, check-wheel-contents, validate-pyproject, pyroma (9 of 10 or better), reuse: passed")
+        # ansible-lint and ansible-test run by themselves: make lint, and below.
+        config = work / "importer.cfg"
+        config.write_text("[galaxy-importer]\nRUN_ANSIBLE_LINT = False\nRUN_ANSIBLE_TEST = False\n")
+        path = f"{tools / 'bin'}:{os.environ['PATH']}"
+        out = run(
+            tools / "bin/python", "-m", "galaxy_importer.main", tarball, GALAXY_IMPORTER_CONFIG=str(config), PATH=path
+        )
+        say(f"galaxy-importer: {out.strip().splitlines()[-1]}")
         sanity(tarball, work, core / "ansible-test")
         install([sdist, wheel], tarball, tools / "bin/uv", work)
 
