@@ -2,7 +2,7 @@
 
 sdist, wheel and collection are built outside the checkout. The sdist may hold no link and nothing beyond what is listed in
 pyproject.toml. All three are installed on each Python that is here, by the oldest and the newest pip that we name and by uv.
-Then the ecosystem's own judges: twine, check-wheel-contents, validate-pyproject, pyroma, reuse, galaxy-importer, ansible-test sanity.
+Then the ecosystem's own judges: twine, check-wheel-contents, validate-pyproject, pyroma, reuse, galaxy-importer, ansible-test.
 """
 
 from __future__ import annotations
