@@ -14,7 +14,13 @@ from provision.lib.findings import explained, in_order
 
 def judge(case: Case) -> Diagnosis:
     """Return the diagnosis of one host."""
-    found = [finding_of(pages.page(code), hit) for code, find in finders().items() for hit in find(case)]
+    elsewhere = queries.ELSEWHERE.get(queries.world(case) or "", frozenset())
+    found = [
+        finding_of(pages.page(code), hit)
+        for code, find in finders().items()
+        if elsewhere.isdisjoint((code, pages.area(code)))
+        for hit in find(case)
+    ]
     causes = [finding for finding in found if finding.code not in symptoms.EXPLAINED_BY]
     listed = ordered(folded(causes))
     diagnosis = Diagnosis(findings=listed, unread=list(case.facts.unreadable))

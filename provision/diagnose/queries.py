@@ -42,6 +42,12 @@ def manual(words: str) -> Repair:
     return Repair(action="manual", words=words)
 
 
+def hardware(case: Case, words: str) -> Repair:
+    """By hand on the machine itself; in a container or a virtual machine on what hands the card over."""
+    host = case.facts.host
+    return manual(installed_now.where_to_look(case.facts) if host.container or host.virtual or host.world else words)
+
+
 def reboot(words: str = "reboot") -> Repair:
     return Repair(action="reboot", words=words)
 
@@ -118,6 +124,45 @@ def brought_in(case: Case) -> bool:
     here = facts.module.on_disk or installed(case).packages or boot(case).dkms or facts.runfile.uninstaller
     foreign = boot(case).driver_container or not (here or removed_driver(facts))
     return facts.module.loaded is not None and foreign
+
+
+def world(case: Case) -> str | None:
+    """Whose kernel, driver or card it is where they are not this host's own: a key of ELSEWHERE, or None."""
+    facts, diagnostics = case.facts, boot(case)
+    if facts.host.world in ("wsl", "jetson"):
+        return facts.host.world
+    if diagnostics.card_off and not any(gpu.driver == "nvidia" for gpu in own_gpus(case)):
+        return "off"
+    if diagnostics.driver_container and not installed(case).packages:
+        return "operator"
+    if in_container(case) and has_driver(case):
+        return "container"
+    guest = any(gpu.virtualization == "VGPU" for gpu in facts.smi.gpus)
+    return "vgpu" if guest or facts.host.world == "vgpu" else None
+
+
+_MODULE = frozenset({"secureboot", "kernel", "driver", "nouveau", "gpus", "fabric", "mig", "boot", "reboot"})
+# World -> areas and codes of findings that are no faults there: what they look for is somebody else's, or was switched off.
+ELSEWHERE: dict[str, frozenset[str]] = {
+    "wsl": _MODULE,
+    "jetson": _MODULE | {"desktop"},
+    "off": frozenset(
+        {
+            "gpus.missing",
+            "gpus.unbound",
+            "driver.blacklisted",
+            "driver.load_pending",
+            "driver.not_loaded",
+            "driver.persistence_off",
+            "driver.persistenced_fails",
+            "driver.smi_fails",
+            "nouveau",
+        }
+    ),
+    "operator": frozenset({"driver", "nouveau", "gpus.no_device_nodes"}),
+    "container": frozenset(),
+    "vgpu": frozenset({"fabric"}),
+}
 
 
 def newest(releases: Iterable[str]) -> list[str]:

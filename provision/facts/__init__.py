@@ -65,6 +65,8 @@ class HostInfo(Answer):
     container: Name | None = None
     systemd: bool = True
     virtual: Name | None = None
+    # wsl, jetson, vgpu (the guest of a split card); None: none of them
+    world: Name | None = None
 
 
 class PcieLink(Answer):
@@ -182,6 +184,10 @@ class SmiGpu(Answer):
     # the mode after the next reset
     mig_pending: Line | None = None
     ecc: Line | None = None
+    # VGPU (the guest of a split card), Pass-Through, Host VGPU
+    virtualization: Line | None = None
+    # of a vGPU: "Licensed (Expiry: …)", "Unlicensed (Restricted)"
+    license: Line | None = None
 
 
 class Smi(Answer):

@@ -134,6 +134,8 @@ class BootDiagnostics(Answer):
     # modprobe could load it into the running kernel; None: its folder of modules is not there
     infiniband_on_disk: bool | None = None
     compiler: Compiler | None = None
+    # what says that a laptop's card is switched off on purpose
+    card_off: list[Line] = Field(default_factory=list)
     # the driver lives in a container of the GPU operator
     driver_container: bool = False
     # a route leads out of the host; None: not known

@@ -5,7 +5,8 @@ A file has ``hosts``, trees by name that several cases begin with, and ``cases``
     host: name of the tree to begin with · tree: keys of tests/unit/trees.py over it (mappings are merged, lists replaced;
     ``KEY+`` adds to a list, ``KEY-`` takes out of it what begins with one of these words)
     smi: works | no_driver | mismatch | no_devices | no_library | {rc, out, err}
-    gpus: ["slot name [persistence=off] [mig=Enabled] [pending=Enabled]"] that nvidia-smi lists where it works
+    gpus: ["slot name [persistence=off] [mig=Enabled] [pending=Enabled] [virtual=VGPU] [license=Unlicensed]"] that nvidia-smi
+    lists where it works
     driver: {version, series, revision, flavour: open|proprietary, build: signed|dkms|none, variant: headless|desktop, kernels:
     [built for], status: dpkg's letters, loaded: version or false, extra: [packages], firmware: false, modules: version}
     kernels: [releases with image, initramfs, module folder], ``headers`` of them · running: the last of them by default
@@ -242,6 +243,8 @@ def _gpu(line):
     mig = settings.get("mig", "N/A")
     return (
         f'<gpu id="0000{slot.upper()}"><product_name>{name}</product_name><persistence_mode>{persistence}</persistence_mode>'
+        f"<gpu_virtualization_mode><virtualization_mode>{settings.get('virtual', 'None')}</virtualization_mode>"
+        f"</gpu_virtualization_mode><license_status>{settings.get('license', 'N/A')}</license_status>"
         f"<mig_mode><current_mig>{mig}</current_mig><pending_mig>{settings.get('pending', mig)}</pending_mig></mig_mode>"
         f"<fb_memory_usage><total>81559 MiB</total></fb_memory_usage></gpu>"
     )

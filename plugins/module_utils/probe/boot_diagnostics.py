@@ -108,6 +108,7 @@ def read(tree, facts, run=None):
         "infiniband_modules": [name for name in ("mlx5_ib", "ib_umad") if tree.exists("/sys/module/" + name)],
         "infiniband_on_disk": read_infiniband_on_disk(tree, (facts.get("kernels") or {}).get("running") or "-"),
         "compiler": read_compiler(tree),
+        "card_off": read_card_off(tree),
         # NVIDIA's GPU operator keeps a whole driver there and loads its module.
         "driver_container": tree.is_dir("/run/nvidia/driver/usr"),
         "default_route": read_default_route(tree),
@@ -115,6 +116,42 @@ def read(tree, facts, run=None):
         "lockdown": _chosen(tree.word("/sys/kernel/security/lockdown")),
         "sig_enforce": tree.word("/sys/module/module/parameters/sig_enforce") in ("Y", "1"),
     }
+
+
+# --- cards that are off --------------------------------------------------------------------------------------
+
+
+def read_card_off(tree):
+    """Lines that say that the NVIDIA card of a machine with other graphics beside it is switched off on purpose.
+
+    Sources: prime-select of nvidia-prime (/etc/prime-discrete: off), rules of udev that remove NVIDIA's devices (written by
+    prime-select, envycontrol and others), dgpu_disable of the kernel's asus-wmi (sysfs-platform-asus-wmi).
+    """
+    base = "/sys/bus/pci/devices"
+    others = [
+        slot
+        for slot in tree.names(base)
+        if (tree.word("%s/%s/class" % (base, slot)) or "").startswith(("0x0300", "0x0380"))
+        and tree.word("%s/%s/vendor" % (base, slot)) in ("0x8086", "0x1002")
+    ]
+    if not others:
+        return []
+    rows = ["/etc/prime-discrete: off"] if tree.word("/etc/prime-discrete") == "off" else []
+    for path in (
+        "/sys/devices/platform/asus-nb-wmi/dgpu_disable",
+        "/sys/class/firmware-attributes/asus-armoury/attributes/dgpu_disable/current_value",
+    ):
+        if tree.word(path) == "1":
+            rows.append(path + ": 1")
+    for folder in ("/etc/udev/rules.d", "/run/udev/rules.d", "/lib/udev/rules.d"):
+        for name in tree.names(folder):
+            # Hundreds of rules are there; those that switch a card off are named after it.
+            if "nvidia" in name and name.endswith(".rules"):
+                for line in (tree.read("%s/%s" % (folder, name), 65536) or "").splitlines():
+                    if "0x10de" in line and "ATTR{remove}" in line and not line.lstrip().startswith("#"):
+                        rows.append("%s/%s: %s" % (folder, name, line.strip()))
+                        break
+    return rows[:8]
 
 
 # --- programs ------------------------------------------------------------------------------------------------

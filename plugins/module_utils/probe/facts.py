@@ -300,6 +300,7 @@ def read_host(tree, arch):
         # sd_booted(3)
         "systemd": tree.is_dir("/run/systemd/system"),
         "virtual": _virtual(tree),
+        "world": _world(tree),
     }
 
 
@@ -345,6 +346,21 @@ def _virtual(tree):
         return "xen"
     flags = re.search(r"^flags\s*:(.*)$", tree.read("/proc/cpuinfo", 8192) or "", re.M)
     return "vm-other" if flags and " hypervisor" in flags.group(1) else None
+
+
+def _world(tree):
+    """What else than a plain machine this is: wsl, jetson, vgpu (the guest of a split card), or None.
+
+    Sources: the kernel release of WSL (microsoft/WSL, src/linux/init: "microsoft"), /dev/dxg of its dxgkrnl; the device
+    tree of Tegra (nvidia,tegraNNN) and L4T's /etc/nv_tegra_release; the licence daemon of NVIDIA's vGPU guest driver.
+    """
+    release = (tree.word("/proc/sys/kernel/osrelease") or "").lower()
+    if "microsoft" in release and (tree.exists("/dev/dxg") or tree.is_dir("/usr/lib/wsl") or "wsl" in release):
+        return "wsl"
+    board = tree.read("/proc/device-tree/compatible", 4096, head=True) or ""
+    if "nvidia,tegra" in board or tree.exists("/etc/nv_tegra_release"):
+        return "jetson"
+    return "vgpu" if tree.exists("/usr/bin/nvidia-gridd") else None
 
 
 # --- GPUs and modules --------------------------------------------------------------------------------------

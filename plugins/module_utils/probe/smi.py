@@ -142,6 +142,8 @@ def parse(path, rc, out, err):
                 "mig": _tag(body, "current_mig"),
                 "mig_pending": _tag(body, "pending_mig"),
                 "ecc": _tag(body, "current_ecc"),
+                "virtualization": _tag(body, "virtualization_mode"),
+                "license": _tag(body, "license_status"),
             }
         )
     if rc != 0 or not result["gpus"]:

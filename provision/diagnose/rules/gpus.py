@@ -12,7 +12,7 @@ from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Gpu
 from provision.inventory import cards
 from provision.parts.driver import xid
-from provision.parts.driver.installed import is_passthrough
+from provision.parts.driver.installed import is_passthrough, where_to_look
 
 _NOT_OPEN = r"not supported by open"
 _LEGACY = r"supported through the NVIDIA [0-9]+\.xx Legacy"
@@ -224,9 +224,10 @@ def _fell_off(case: Case) -> Iterator[Found]:
     yield Found(
         message,
         lines[:4] + _evidence(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"],
-        queries.manual(
+        queries.hardware(
+            case,
             "power-cycle the machine, as a reboot is often not enough; then look at seating, power and heat; a card that "
-            "does it again needs replacing: nvidia-bug-report.sh collects what the vendor asks for"
+            "does it again needs replacing: nvidia-bug-report.sh collects what the vendor asks for",
         ),
         level=level,  # type: ignore[arg-type]
     )
@@ -246,13 +247,13 @@ def _missing_card(case: Case) -> Iterator[Found]:
             f"{len(facts.gpus)} of {number} GPUs are on the PCI bus",
             [f"on the bus: {queries.title(case, gpu)}" for gpu in facts.gpus]
             or ["the bus shows no device 10de of class 03"],
-            queries.manual("power-cycle; look at seating, power and the BIOS (lspci -d 10de:)"),
+            queries.hardware(case, "power-cycle; look at seating, power and the BIOS (lspci -d 10de:)"),
         )
     elif driver_sees:
         yield Found(
             f"the driver knows a card that is not on the bus any more: {', '.join(driver_sees)}",
             [f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _evidence(case),
-            queries.manual("power-cycle; look at seating and power"),
+            queries.hardware(case, "power-cycle; look at seating and power"),
         )
     elif (
         not facts.gpus
@@ -264,8 +265,7 @@ def _missing_card(case: Case) -> Iterator[Found]:
             "a driver is installed and no NVIDIA GPU is on the PCI bus",
             ["the bus shows no device 10de of class 0300 or 0302", *_evidence(case)],
             queries.manual(
-                "if there is to be one: power, seating, BIOS, or the machine's definition where it is virtual; if not: "
-                "nvidia_driver_manage: false says so"
+                f"if there is to be one: {where_to_look(facts)}; if not: nvidia_driver_manage: false says so"
             ),
             level="warning",
         )
@@ -305,7 +305,7 @@ def _init_failed(case: Case) -> Iterator[Found]:
     yield Found(
         f"{queries.counted(ill, 'card') if ill else 'a card'} cannot be initialised by the driver",
         evidence,
-        queries.manual(text),
+        queries.hardware(case, text),
     )
 
 
@@ -382,7 +382,9 @@ def _xids(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{lines[0]}" + (f" and {len(lines) - 1} more" if len(lines) > 1 else ""),
                 lines[1:] + grave[weight + ".lines"],
-                queries.manual(xid.HINTS[weight]),
+                queries.hardware(case, xid.HINTS[weight])
+                if weight == "hardware"
+                else queries.manual(xid.HINTS[weight]),
                 level=level,  # type: ignore[arg-type]
             )
 

@@ -20,6 +20,7 @@ from provision.parts.driver.installed import (
     own_gpus,
     stale_holds,
     unheld,
+    where_to_look,
 )
 
 
@@ -35,8 +36,7 @@ def gpus_on_bus(facts: Facts, expect: Expect) -> Check:
         return failed(
             "no NVIDIA GPU on the PCI bus",
             evidence,
-            "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees; a machine that only"
-            " builds for others says so with nvidia_driver_manage: false",
+            f"{where_to_look(facts)}; a machine that only builds for others says so with nvidia_driver_manage: false",
         )
     if facts.host.container:
         return passed(f"{len(found)} on the PCI bus of the machine; gpu.count counts those of this container", evidence)

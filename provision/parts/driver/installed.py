@@ -123,6 +123,28 @@ def is_passthrough(driver: str | None) -> bool:
     return any(word in (driver or "") for word in _PASSTHROUGH_DRIVERS)
 
 
+_POWER = "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees"
+_LOOK = {
+    "wsl": "WSL2 has the card and the driver of Windows: nvidia-smi there and here shows it",
+    "jetson": "the GPU of a Jetson is not on the PCI bus; JetPack brings its driver",
+}
+
+
+def where_to_look(facts: Facts) -> str:
+    """What to look at where a card is not seen or does not answer: never at cables that this host cannot have."""
+    host = facts.host
+    if host.world in _LOOK:
+        return _LOOK[host.world]
+    if host.container:
+        return "look at the machine of this container, and at what it hands over"
+    if host.virtual or host.world:
+        return (
+            "look at the virtual machine's definition and its hypervisor's log, then stop the machine and start it again "
+            "(a reboot from inside does not give the card back); lspci -d 10de: shows what the bus sees"
+        )
+    return _POWER
+
+
 def own_gpus(facts: Facts) -> list[Gpu]:
     """The GPUs that this host's driver is to drive."""
     return [gpu for gpu in facts.gpus if not is_passthrough(gpu.driver)]

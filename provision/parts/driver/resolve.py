@@ -17,7 +17,13 @@ from provision.errors import Issue, UsageError
 from provision.facts import Facts
 from provision.parts.candidates import Candidates
 from provision.parts.decision import CHANNELS, Decision, DriverConfig, Target, cuda_key, kernel_flavours, wants_fabric
-from provision.parts.driver.installed import InstalledDriver, installed_driver, is_passthrough, next_boot_problems
+from provision.parts.driver.installed import (
+    InstalledDriver,
+    installed_driver,
+    is_passthrough,
+    next_boot_problems,
+    where_to_look,
+)
 from provision.parts.driver.limits import DriverLimits
 from provision.parts.driver.messages import DriverMessages
 from provision.parts.driver.packages import Choice, DriverPackages
@@ -70,8 +76,7 @@ class Resolver:
                 "gpu.none",
                 "no NVIDIA GPU on the PCI bus",
                 ["nothing to install a driver for"],
-                "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees; a machine that only builds "
-                "for others says so with nvidia_driver_manage: false",
+                f"{where_to_look(self.facts)}; a machine that only builds for others says so with nvidia_driver_manage: false",
             )
             return self.out
         if not self.config.manage:
