@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,6 +19,7 @@ from provision.errors import UsageError
     "provision diagnose -l gpu01",
     "provision diagnose --explain driver.stale_module",
     "provision diagnose --text 'RmInitAdapter failed'",
+    "provision diagnose --bundle nvidia-bug-report.log.gz",
     "journalctl -k -b | provision diagnose --text -",
 )
 def diagnose(
@@ -31,14 +33,22 @@ def diagnose(
             "--text", metavar="TEXT", help="Find the codes that know an error text; - reads a log. Asks no host."
         ),
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--bundle", metavar="FILE", help="Read nvidia-bug-report.log(.gz) or a sosreport as a host. Asks no host."
+        ),
+    ] = None,
 ) -> int:
     """Name the cause of what is broken, with the evidence and the smallest repair. Changes nothing.
 
     What has to be mended first stands first; what only follows from it is listed under it. rescue carries the repair out.
     """
-    if explain is not None and text is not None:
+    if sum(given is not None for given in (explain, text, bundle)) > 1:
         raise UsageError(
-            "usage.arguments", "--explain and --text are two questions", hint="give one of them, and no host for either"
+            "usage.arguments",
+            "--explain, --text and --bundle are different questions",
+            hint="give one of them, and no host for any",
         )
     if explain is not None:
         from provision.commands import diagnose as command
@@ -48,6 +58,12 @@ def diagnose(
         from provision.commands import diagnose as command
 
         return finish(settings, command.by_text(redact.text(_given(text))))
+    if bundle is not None:
+        from provision.commands import diagnose as command
+        from provision.inventory import variables
+
+        defaults = {name: variable.default for name, variable in variables.known().items()}
+        return finish(settings, command.of_bundle(bundle, defaults))
     fleet, renderer = open_fleet(settings, "diagnose")
     from provision.commands import diagnose as command
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -117,6 +118,27 @@ def judged(facts: Facts, values: dict[str, object]) -> DiagnosedHost:
         unread=found.unread,
         looked_at=[] if found.errors or found.unknown else queries.sources_read(Case(facts, values, catalog)),
     )
+
+
+def of_bundle(path: Path, values: dict[str, object]) -> DiagnoseDocument:
+    """Return what a bundle says of its host (see provision.bundles). Raises UsageError for what is none."""
+    from provision import bundles
+    from provision.diagnose.judge import judge
+
+    bundle, catalog = bundles.read(path), load_catalog()
+    found = judge(Case(bundle.facts, values, catalog), bundle.unsaid, bundle.quotes)
+    name = bundle.facts.host.hostname or path.name
+    host = DiagnosedHost(
+        status=_status(found),
+        gpus=describe_gpus(bundle.facts, catalog),
+        driver=describe_driver(bundle.facts),
+        findings=found.findings,
+        unknown=found.unknown,
+        unread=found.unread,
+        summary=f"read from {bundle.kind} {path.name}",
+    )
+    document = DiagnoseDocument(hosts={name: host}, errors=issues(name, host))
+    return document.conclude([Exit.CHECK_FAILED] if host.status in ("broken", "unexplained") else [])
 
 
 def _status(found: Diagnosis) -> Literal["well", "warned", "broken", "unexplained"]:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from typing import Any
 
 from provision.diagnose import pages, queries
 from provision.diagnose.finding import Cause, Diagnosis
 from provision.diagnose.pages import Page
-from provision.diagnose.rule import Case, Found, finders
+from provision.diagnose.rule import Case, Find, Found, finders
 from provision.diagnose.rules import symptoms
 from provision.lib.findings import explained, in_order
 
 
-def judge(case: Case) -> Diagnosis:
-    """Return the diagnosis of one host."""
+def judge(case: Case, unsaid: Set[str] = frozenset(), quotes: Set[str] = frozenset()) -> Diagnosis:
+    """Return the diagnosis of one host.
+
+    unsaid: dotted fields of the facts that nobody read, as in a bundle. A rule that asks for one finds nothing, unless what
+    it found quotes a line or a file of ``quotes``: absence is no evidence there. What was not judged stands under unread.
+    """
+    unjudged: dict[str, list[str]] = {}
     elsewhere = queries.ELSEWHERE.get(queries.world(case) or "", frozenset())
     found = [
         finding_of(pages.page(code), hit)
         for code, find in finders().items()
         if elsewhere.isdisjoint((code, pages.area(code)))
-        for hit in find(case)
+        for hit in (_said(code, find, case, unsaid, quotes, unjudged) if unsaid else find(case))
     ]
     causes = [finding for finding in found if finding.code not in symptoms.EXPLAINED_BY]
     listed = ordered(folded(causes))
     diagnosis = Diagnosis(findings=listed, unread=list(case.facts.unreadable))
+    diagnosis.unread += [
+        f"{field}: not in the bundle, so that {', '.join(codes)} cannot be said"
+        for field, codes in sorted(unjudged.items())
+    ]
     for symptom in found:
         if symptom.code not in symptoms.EXPLAINED_BY:
             continue
@@ -35,6 +45,55 @@ def judge(case: Case) -> Diagnosis:
     if diagnosis.unknown:
         diagnosis.unknown += ["looked at:", *(f"  {line}" for line in queries.sources_read(case))]
     return diagnosis
+
+
+class _NotSaidError(Exception):
+    """A rule asked for a field that nobody read."""
+
+
+def _said(
+    code: str, find: Find, case: Case, unsaid: Set[str], quotes: Set[str], unjudged: dict[str, list[str]]
+) -> Iterable[Found]:
+    try:
+        return list(find(Case(_veiled(case.facts, unsaid), case.values, case.catalog)))
+    except _NotSaidError as error:
+        own = (
+            quotes | set(case.facts.packages)
+            if code in _OF_PACKAGES or pages.area(code) in ("dpkg", "holds")
+            else quotes
+        )
+        hits = [hit for hit in find(case) if any(_words(line) & own for line in hit.evidence)]
+        if not hits:
+            unjudged.setdefault(str(error), []).append(code)
+        return hits
+
+
+# What dpkg's list alone proves, whatever else is not known.
+_OF_PACKAGES = frozenset({"driver.mixed_versions", "driver.unheld"})
+
+
+def _words(line: str) -> set[str]:
+    """A line of evidence whole, what stands behind its place, and its words."""
+    return {line, *line.split(": "), *(word.strip(",:;()") for word in line.split())}
+
+
+def _veiled(model: Any, unsaid: Set[str]) -> Any:
+    """A copy of facts that raises _NotSaidError where a field is asked for that nobody read."""
+    hidden = {name for name in unsaid if "." not in name}
+    inner: dict[str, set[str]] = {}
+    for name in unsaid - hidden:
+        head, _, rest = name.partition(".")
+        inner.setdefault(head, set()).add(rest)
+
+    class Veiled(type(model)):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> Any:
+            if name in hidden:
+                raise _NotSaidError(name)
+            return super().__getattribute__(name)
+
+    fields = {name: getattr(model, name) for name in type(model).model_fields}
+    fields.update({name: _veiled(fields[name], rest) for name, rest in inner.items() if fields[name] is not None})
+    return Veiled.model_construct(**fields)
 
 
 def finding_of(page: Page, found: Found) -> Cause:

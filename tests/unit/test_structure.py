@@ -24,7 +24,7 @@ LAYERS = (
     ("mirror", "planning", "rollout"),
     ("documents", "layers", "lock"),
     ("parts", "remote"),
-    ("compat", "inventory"),
+    ("bundles", "compat", "inventory"),
     ("facts",),
     ("catalog", "lib"),
     ("errors",),
