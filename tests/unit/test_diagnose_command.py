@@ -249,7 +249,7 @@ def test_the_command_line_needs_no_inventory_for_a_code_or_a_text(monkeypatch, c
     code, out, err = typed("--text", "x", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 3 and not out and "no finding knows this text" in err
     code, _, err = typed("--text", "x", "--explain", "y", monkeypatch=monkeypatch, capsys=capsys)
-    assert code == 64 and "two questions" in err
+    assert code == 64 and "different questions" in err
 
 
 def test_a_mistyped_code_is_wrong_usage():
