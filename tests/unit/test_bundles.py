@@ -84,14 +84,31 @@ def test_a_report_of_a_host_that_works_has_no_finding_and_says_what_it_lacks(pac
 @pytest.mark.parametrize(
     ("given", "code"),
     [
-        ({"dmesg": "[ 5.1] NVRM: GPU at PCI:0000:1b:00: GPU-x\n[ 9.1] NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.\n",
-          "smi": NO_DRIVER}, "gpus.fell_off_bus"),
-        ({"dmesg": "[ 5.1] NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x26:0x56:1474)\n", "smi": "No devices were found\n",
-          "files": [VERSION]}, "gpus.init_failed"),
-        ({"dmesg": "[ 5.1] NVRM: Xid (PCI:0000:1b:00): 48, pid=1, An uncorrectable double bit error\n", "files": [VERSION]}, "gpus.xid"),
+        (
+            {
+                "dmesg": "[ 5.1] NVRM: GPU at PCI:0000:1b:00: GPU-x\n[ 9.1] NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.\n",
+                "smi": NO_DRIVER,
+            },
+            "gpus.fell_off_bus",
+        ),
+        (
+            {
+                "dmesg": "[ 5.1] NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x26:0x56:1474)\n",
+                "smi": "No devices were found\n",
+                "files": [VERSION],
+            },
+            "gpus.init_failed",
+        ),
+        (
+            {
+                "dmesg": "[ 5.1] NVRM: Xid (PCI:0000:1b:00): 48, pid=1, An uncorrectable double bit error\n",
+                "files": [VERSION],
+            },
+            "gpus.xid",
+        ),
         ({"files": [MAKE_LOG], "smi": NO_DRIVER}, "kernel.build_failed"),
     ],
-)  # fmt: skip
+)
 def test_a_report_names_the_cause(given, code, tmp_path):
     document, host, codes = told(report(**given), tmp_path, gzip.compress)
     assert code in codes and document.exit_code == 3, (codes, host.unknown, host.unread)
@@ -137,11 +154,23 @@ def test_a_sosreport_of_a_host_that_works(mode, tmp_path):
 @pytest.mark.parametrize(
     ("files", "code"),
     [
-        ({"sos_commands/dpkg/dpkg_-l": SOS["sos_commands/dpkg/dpkg_-l"] + "iF  nvidia-dkms-580-open  580.126.20-0ubuntu1  amd64  x\n"}, "dpkg.unfinished"),
-        ({"sos_commands/dpkg/dpkg_-l": SOS["sos_commands/dpkg/dpkg_-l"] + "hi  nvidia-utils-580  580.105.08-0ubuntu1  amd64  x\n"}, "driver.mixed_versions"),
+        (
+            {
+                "sos_commands/dpkg/dpkg_-l": SOS["sos_commands/dpkg/dpkg_-l"]
+                + "iF  nvidia-dkms-580-open  580.126.20-0ubuntu1  amd64  x\n"
+            },
+            "dpkg.unfinished",
+        ),
+        (
+            {
+                "sos_commands/dpkg/dpkg_-l": SOS["sos_commands/dpkg/dpkg_-l"]
+                + "hi  nvidia-utils-580  580.105.08-0ubuntu1  amd64  x\n"
+            },
+            "driver.mixed_versions",
+        ),
         ({"sos_commands/kernel/dmesg": "[ 9.1] NVRM: Xid (PCI:0000:1b:00): 48, pid=1, DBE\n"}, "gpus.xid"),
     ],
-)  # fmt: skip
+)
 def test_a_sosreport_names_the_cause(files, code, tmp_path):
     _, host, codes = told(sos({**SOS, **files}), tmp_path)
     assert code in codes, (codes, host.unknown, host.unread)
