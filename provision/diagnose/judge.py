@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from provision.diagnose import pages, queries
-from provision.diagnose.finding import Cause, Diagnosis
+from provision.diagnose.finding import Cause, Diagnosis, Repair
 from provision.diagnose.pages import Page
 from provision.diagnose.rule import Case, Find, Found, finders
 from provision.diagnose.rules import symptoms
+from provision.errors import ProvisionError
 from provision.lib.findings import explained, in_order
 
 
@@ -34,6 +35,8 @@ def judge(case: Case, unsaid: Set[str] = frozenset(), quotes: Set[str] = frozens
         f"{field}: not in the bundle, so that {', '.join(codes)} cannot be said"
         for field, codes in sorted(unjudged.items())
     ]
+    if not unsaid:
+        _plan_first(case, listed)
     for symptom in found:
         if symptom.code not in symptoms.EXPLAINED_BY:
             continue
@@ -45,6 +48,37 @@ def judge(case: Case, unsaid: Set[str] = frozenset(), quotes: Set[str] = frozens
     if diagnosis.unknown:
         diagnosis.unknown += ["looked at:", *(f"  {line}" for line in queries.sources_read(case))]
     return diagnosis
+
+
+# What a plan refuses by facts alone, whatever apt offers: no other finding's repair changes it.
+_REFUSED = frozenset(
+    {"driver.outside_apt", "driver.no_common_flavour", "driver.no_common_branch", "host.not_ubuntu", "host.container"}
+)
+
+
+def _plan_first(case: Case, findings: Sequence[Cause]) -> None:
+    """Where the roles are to repair the driver, and the plan for this host refuses, say that it is by hand, and why."""
+    ours = [one for one in findings if one.repairs and _is_of_driver(one.repairs[0])]
+    if not ours:
+        return
+    # it knows every part, which most diagnoses do not need
+    from provision.planning import plan_without_apt
+
+    try:
+        plan, _ = plan_without_apt("", case.facts, dict(case.values), case.catalog)
+    except ProvisionError:
+        # of the inventory: every command says so
+        return
+    refused = next((one for one in plan.blockers if one.code in _REFUSED), None)
+    if refused is None:
+        return
+    for finding in ours:
+        words = f"by hand, because {refused.message}: {refused.hint}; then: {finding.repairs[0].words}"
+        finding.repairs[0] = queries.manual(words)
+
+
+def _is_of_driver(repair: Repair) -> bool:
+    return repair.action in ("apply", "realign") and "driver" in repair.args.get("parts", ())
 
 
 class _NotSaidError(Exception):
