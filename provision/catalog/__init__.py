@@ -643,12 +643,13 @@ class Catalog(Files):
         ubuntu: str | None = None,
         channel: Channel | None = None,
         kernel: str | None = None,
+        ids: Iterable[str] = (),
         care: bool = False,
     ) -> list[KnownBad]:
         """Entries against a version ("driver", "580.119.02"): those to avoid; ``care`` adds those with a
         workaround.
 
-        An entry that is about one Ubuntu release or channel counts only when that one is given; one about
+        An entry that is about one Ubuntu release, channel or GPU (ids) counts only when that one is given; one about
         kernels counts also when no kernel is given.
         """
         release = self.ubuntu(ubuntu).version if ubuntu else None
@@ -664,6 +665,7 @@ class Catalog(Files):
             )
             and (bad.ubuntu is None or release in bad.ubuntu)
             and (bad.channels is None or channel in bad.channels)
+            and (bad.ids is None or not set(bad.ids).isdisjoint(ids))
             and (bad.kernel_from is None or kernel is None or key(kernel.split("-")[0]) >= key(bad.kernel_from))
         ]
 

@@ -120,6 +120,7 @@ class GpuIndex:
         self._first, self._by_515 = first.devices, frozenset(first.by_515)
         self.arch = architectures
         self._boards: dict[str, Board] = {i: board for board in gpus.boards for i in board.ids}
+        self._mig_drivers = {i: row.driver for row in gpus.mig_drivers for i in row.ids}
 
     def by_id(self, device_id: str, subsystem: str | None = None) -> Gpu:
         """Return the GPU of a PCI device id ("2330", "0x2330", "10de:2330").
@@ -160,6 +161,7 @@ class GpuIndex:
             cc=chip.cc,
             segment=device.segment,
             mig=mig,
+            mig_driver=self._mig_drivers.get(device_id),
             fabric=fabric,
             **self._since(device_id, capability),
             last_branch=architecture.last_branch,
@@ -286,6 +288,7 @@ class GpuIndex:
             return first if named else first.model_copy(update={"name": shortest})
         fabrics = {m.fabric for m in members} - {"unknown"}
         migs = {m.mig for m in members}
+        mig_drivers = [m.mig_driver for m in members if m.mig_driver]
         modules: tuple[Flavour, ...] = tuple(f for f in first.modules if all(f in m.modules for m in members))
         # What some board of the family gets, the family gets; a board that no table lists has no say beside one that is listed.
         listed = [m for m in members if m.listed_from]
@@ -297,6 +300,7 @@ class GpuIndex:
                 "segment": first.segment if len({m.segment for m in members}) == 1 else _common_segment(members),
                 "fabric": fabrics.pop() if len(fabrics) == 1 else "depends" if fabrics else "unknown",
                 "mig": migs.pop() if len(migs) == 1 else None,
+                "mig_driver": min(mig_drivers, key=key, default=None),
                 "modules": modules or first.modules,
                 "first_branch": oldest.first_branch,
                 "first_branch_certainty": oldest.first_branch_certainty,

@@ -305,6 +305,8 @@ def compat(
     image_cuda: Annotated[
         str | None, typer.Option("--image-cuda", metavar="12.1", help="CUDA inside a container image.")
     ] = None,
+    kernel: Annotated[str | None, typer.Option("--kernel", metavar="6.17", help="The host's kernel.")] = None,
+    mig: Annotated[bool, typer.Option("--mig", help="The GPUs are divided (MIG).")] = False,
 ) -> int:
     """Answer from the catalog alone what fits together, what does not, and why. Asks no host."""
     from provision.commands import compat as command
@@ -323,5 +325,7 @@ def compat(
         machine=machine,
         modules=modules,
         image_cuda=image_cuda,
+        kernel=kernel,
+        mig=mig,
     )
     return finish(settings, command.run(request))

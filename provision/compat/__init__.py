@@ -167,6 +167,7 @@ class _Answer:
             least += [min((build.least(self.gpus) for build in builds.values()), key=key)] if builds else []
         if self.parsed.tensorflow:
             least.append(of_tensorflow(self.catalog, self.parsed.tensorflow).min_driver)
+        least += [gpu.mig_driver for gpu in self.gpus if self.parsed.mig and gpu.mig_driver]
         within = [v for v in least if key(v)[0] == first.branch.number]
         return max(within, key=key) if within else str(first.branch.number)
 
@@ -189,6 +190,7 @@ class _Answer:
         nccl = self.catalog.nccl_for(toolkit.version, ubuntu=ubuntu, version=self.parsed.nccl)
         if nccl:
             answer.nccl = LibraryAnswer(**nccl.model_dump(exclude={"certainty"}))
+            self.warn.nccl(nccl.version)
             if self.parsed.nccl:
                 what = f"NCCL {nccl.version} as a package for CUDA {toolkit.version}"
                 self.warn.uncertain(what, nccl.certainty, nccl.because)
@@ -207,6 +209,7 @@ class _Answer:
                 nccl=torch.nccl if default else None,
                 index_url=row.index_url.format(tag=tag),
             )
+            self.warn.nccl(torch.nccl)
             wheels += [set(torch.python)] if torch.python else []
         if tensorflow:
             pin = tensorflow_pin(self.catalog, self.parsed["tensorflow"].text, tensorflow.version)

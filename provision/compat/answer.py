@@ -41,6 +41,10 @@ class CompatRequest(BaseModel):
     modules: str | None = None
     # CUDA inside a container image: "12.1", "12.1.1"
     image_cuda: str | None = None
+    # the host's kernel: "6.17", "6.8.0-60-generic"
+    kernel: str | None = None
+    # the GPUs are to be divided (Multi-Instance GPU)
+    mig: bool = False
 
 
 class GpuAnswer(BaseModel):

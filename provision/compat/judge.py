@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import combinations
 
-from provision.catalog import UNSURE, Branch, Catalog, CudaMinor, Gpu, KnownSeries, Support, TensorflowRelease
+from provision.catalog import UNSURE, Branch, Catalog, CudaMinor, Gpu, KnownBad, KnownSeries, Support, TensorflowRelease
 from provision.catalog.builds import (
     Build,
     Driver,
@@ -60,7 +60,7 @@ class Judge:
         needs_toolkit = bool({"cuda", "cudnn", "nccl"} & set(parsed))
         builds, plugins = self.torch_builds(parsed), self.jax_builds(parsed)
         tensorflow = of_tensorflow(self.catalog, parsed.tensorflow, parsed.machine) if parsed.tensorflow else None
-        if not self._machine_ok(parsed) or not self._loads_cudnn(parsed):
+        if not self._machine_ok(parsed) or not self._loads_cudnn(parsed) or (parsed.mig and self.undivided(gpus)):
             return
         for branch in self.catalog.branches:
             if not self._is_meant(branch, parsed):
@@ -89,6 +89,10 @@ class Judge:
     def _is_meant(self, branch: Branch, parsed: ParsedRequest) -> bool:
         if parsed.branch and parsed.branch.number != branch.number:
             return False
+        if parsed.mig and any(not self.has_mig(gpu, parsed.version or str(branch.number)) for gpu in parsed.gpus):
+            return False
+        if not self.kernel_ok(branch, parsed) or self.does_not_build(parsed):
+            return False
         if parsed.ubuntu is None:
             return True
         series = parsed["driver"].text if "driver" in parsed else ""
@@ -96,7 +100,39 @@ class Judge:
         seen = any(not series or row.series == series for row in self.known_series(branch, parsed))
         # Nobody is sent to a branch that was not seen; who asks for one is told that it was not looked for.
         unseen = "driver" in parsed and self.may_be_offered(branch, series, parsed)
-        return self.kernel_ok(branch, parsed) and (seen or unseen)
+        return seen or unseen
+
+    @staticmethod
+    def undivided(gpus: list[Gpu]) -> list[Gpu]:
+        """GPUs that are known to have no MIG."""
+        return [gpu for gpu in gpus if gpu.mig is False]
+
+    @staticmethod
+    def has_mig(gpu: Gpu, driver: str) -> bool:
+        """False for a driver that is too old for MIG on a GPU; of a branch, its newest version counts."""
+        return gpu.mig_driver is None or key(driver) >= key(gpu.mig_driver)[: len(key(driver))]
+
+    def troubles(self, version: str, parsed: ParsedRequest) -> list[KnownBad]:
+        """What is known against a driver where it can come from, on the Ubuntu, kernel and modules that are asked for.
+
+        Without an Ubuntu that offers it, it is as NVIDIA builds it.
+        """
+        ubuntu = parsed.ubuntu.version if parsed.ubuntu else None
+        rows = self.known_series(self.catalog.branch(version), parsed)
+        found: list[KnownBad] = []
+        for channel in {row.channel for row in rows} or {"cuda"}:
+            found += self.catalog.known_bad(
+                "driver", version, ubuntu=ubuntu, channel=channel, kernel=parsed.kernel, care=True
+            )
+        unique = [bad for i, bad in enumerate(found) if bad not in found[:i]]
+        return [bad for bad in unique if bad.modules is None or parsed.modules is None or parsed.modules in bad.modules]
+
+    def does_not_build(self, parsed: ParsedRequest) -> KnownBad | None:
+        """What is known to keep the exact driver that is asked for from building for the kernel that is asked for."""
+        if not parsed.version or not parsed.kernel:
+            return None
+        known = (bad for bad in self.troubles(parsed.version, parsed) if bad.severity == "avoid" and bad.kernel_from)
+        return next(known, None)
 
     def may_be_offered(self, branch: Branch, series: str, parsed: ParsedRequest) -> bool:
         """True when it was not looked whether the Ubuntu that is asked for offers a branch; series: only that one."""
@@ -113,11 +149,20 @@ class Judge:
             self._known_series[asked] = self.catalog.known_series(branch.number, ubuntu=parsed.ubuntu.version)
         return self._known_series[asked]
 
-    @staticmethod
-    def kernel_ok(branch: Branch, parsed: ParsedRequest) -> bool:
-        """True when a branch builds for the kernel of the Ubuntu that is asked for."""
-        ubuntu = parsed.ubuntu
-        return ubuntu is None or branch.max_kernel is None or key(branch.max_kernel) >= key(ubuntu.kernel_ga)
+    def max_kernel(self, branch: Branch) -> str | None:
+        """The newest kernel that a branch builds for; None: nothing is known against any.
+
+        An ended branch builds for none that a newer branch, which got fixes after it, does not build for.
+        """
+        newer = [b for b in self.catalog.branches if b.number > branch.number and b.max_kernel]
+        bounded = branch.max_kernel is None and branch.is_ended(self.today) and newer
+        return newer[0].max_kernel if bounded else branch.max_kernel
+
+    def kernel_ok(self, branch: Branch, parsed: ParsedRequest) -> bool:
+        """True when a branch builds for the kernel that is asked for, else for that of the Ubuntu."""
+        kernel = parsed.kernel or (parsed.ubuntu.kernel_ga if parsed.ubuntu else None)
+        limit = self.max_kernel(branch) if kernel else None
+        return kernel is None or limit is None or key(limit) >= key(minor(kernel))
 
     def torch_builds(self, parsed: ParsedRequest) -> dict[str, Build]:
         """Builds of the PyTorch that is asked for: the one that is named, or all."""
@@ -198,7 +243,7 @@ class Judge:
 
         def good(item: Left) -> bool:
             channels = {row.channel for row in self.known_series(item.branch, self.parsed)}
-            bad = self.catalog.known_bad("driver", str(item.branch.number), ubuntu=ubuntu)
+            bad = self.catalog.known_bad("driver", str(item.branch.number), ubuntu=ubuntu, kernel=self.parsed.kernel)
             return item.branch.is_long_term_or_production and not any(
                 b.channels is None or channels <= set(b.channels) for b in bad
             )
@@ -292,6 +337,8 @@ class Judge:
         if item.kind == "tensorflow":
             minors = list(catalog.frameworks.tensorflow.releases)
             return _by_position(minors, [v for v in minors if minor(v) == minor(item.means.version)])
+        if item.kind in ("kernel", "mig"):
+            return []
         if item.kind == "ubuntu":
             return _by_position(list(catalog.ubuntu_data.releases), [item.means.version])
         return ["open" if item.means == "proprietary" else "proprietary"]

@@ -185,7 +185,11 @@ class Clash:
 
     @staticmethod
     def _is_about_age(kinds: list[str]) -> bool:
-        return len(kinds) == 2 and "driver" in kinds and not {"gpu", "modules", "ubuntu", "machine"} & set(kinds)
+        return (
+            len(kinds) == 2
+            and "driver" in kinds
+            and not {"gpu", "modules", "ubuntu", "machine", "kernel", "mig"} & set(kinds)
+        )
 
     def _too_old(self) -> Issue:
         kind = next(kind for kind in self.by if kind != "driver")
@@ -216,6 +220,27 @@ class Clash:
             return self.catalog.min_driver(str(min(majors)))
         return self.catalog.min_driver(self.parsed.release(self.by[kind].means[0]))
 
+    # --- the kernel, MIG ----
+
+    def _driver_kernel(self) -> Issue:
+        branch, bad = self.by["driver"].means, self.judge.does_not_build(self.parsed)
+        because, hint = [f"branch {branch.number} builds up to kernel {self.judge.max_kernel(branch)}"], None
+        if bad:
+            because = [f"on kernels from {bad.kernel_from} on: {bad.symptom}"]
+            hint = "; or ".join([*self.near, bad.fix])
+        message = f"{self.title['driver']} does not build for {self.title['kernel']}"
+        return self._say("driver.kernel_too_new", message, because, hint)
+
+    def _gpu_mig(self) -> Issue:
+        gpu = self.gpus[0]
+        because = ["A100, A30, H100, H20, H200, B200, B300, RTX PRO 4500 to 6000 Blackwell and their boards have it"]
+        return self._say("mig.gpu_has_none", f"{gpu.name} has no MIG", because)
+
+    def _driver_gpu_mig(self) -> Issue:
+        gpu = self.gpus[0]
+        message = f"{self.title['driver']} is too old for MIG on {gpu.name}"
+        return self._say("mig.driver_too_old", message, [f"MIG on {gpu.name} needs driver {gpu.mig_driver} or newer"])
+
     # --- modules, repositories, libraries --------------------------------------------------------------------
 
     def _driver_modules(self) -> Issue:
@@ -245,7 +270,9 @@ class Clash:
         if moved:
             because.append(f"the archive's {moved.from_} is only a transitional package to {moved.to} there")
         if not self.judge.kernel_ok(branch, self.parsed):
-            because.append(f"it builds up to kernel {branch.max_kernel}, {self.title['ubuntu']} has {ubuntu.kernel_ga}")
+            because.append(
+                f"it builds up to kernel {self.judge.max_kernel(branch)}, {self.title['ubuntu']} has {ubuntu.kernel_ga}"
+            )
         elif not moved:
             because.append("no repository of it is known to hold this branch")
         for release in self.catalog.ubuntu_data.releases:

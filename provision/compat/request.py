@@ -23,7 +23,10 @@ from provision.catalog.versions import distance, same
 from provision.compat.answer import CompatRequest
 from provision.errors import UsageError
 
-KINDS = ("driver", "cuda", "cudnn", "nccl", "torch", "tensorflow", "jax", "ubuntu", "modules", "machine", "image_cuda")
+KINDS = (
+    *("driver", "cuda", "cudnn", "nccl", "torch", "tensorflow", "jax", "ubuntu"),
+    *("modules", "machine", "image_cuda", "kernel", "mig"),
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,9 @@ class ParsedRequest(dict[str, RequestItem]):
         self.machine: str = means.get("machine") or next(iter(own), "x86_64")
         self.ubuntu: UbuntuRelease | None = means.get("ubuntu")
         self.modules: Flavour | None = means.get("modules")
+        # numbers only: "6.8.0"
+        self.kernel: str | None = means.get("kernel")
+        self.mig: bool = "mig" in means
 
     def release(self, toolkit: CudaMinor) -> str:
         """The release of a toolkit that is asked for, else its minor."""
@@ -79,7 +85,7 @@ def parse(request: CompatRequest, catalog: Catalog) -> ParsedRequest:
     found = {f"gpu{i}": parse_one("gpu", text, catalog) for i, text in enumerate(dict.fromkeys(request.gpu))}
     for kind in KINDS:
         value = getattr(request, kind)
-        if value is not None and str(value).strip():
+        if value and str(value).strip():
             found[kind] = parse_one(kind, str(value).strip(), catalog)
     # A package's name, as it stands in apt: nvidia-driver-580-server-open.
     if "driver" in found and request.driver and request.driver.strip().endswith("-open"):
@@ -119,6 +125,15 @@ def parse_one(kind: str, text: str, catalog: Catalog) -> RequestItem:
     if kind == "ubuntu":
         ubuntu = catalog.ubuntu(text)
         return RequestItem(kind, text, f"Ubuntu {ubuntu.version}", ubuntu)
+    if kind == "mig":
+        return RequestItem(kind, text, "MIG", True)
+    if kind == "kernel":
+        numbers = re.match(r"\d{1,3}\.\d{1,3}(\.\d{1,5})?(?![\d.])", text)
+        if not numbers:
+            raise UsageError(
+                "compat.unknown_kernel", f"{text!r} is no kernel", hint="uname -r prints it: 6.8.0-60-generic"
+            )
+        return RequestItem(kind, text, f"kernel {text}", numbers.group())
     flavour = text.lower()
     if flavour not in ("open", "proprietary"):
         raise UsageError("compat.unknown_modules", f"there are no {text!r} modules", hint="open or proprietary")

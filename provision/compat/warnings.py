@@ -59,12 +59,22 @@ class Warnings:
                 toolkit.sm_certainty,
                 "worked out from the first and last toolkit of each, not read off its compiler",
             )
+        limit = self.judge.max_kernel(parsed.branch) if parsed.kernel and parsed.branch else None
+        if parsed.branch and limit:
+            certainty = parsed.branch.max_kernel_certainty if parsed.branch.max_kernel else "inferred"
+            self.uncertain(f"that branch {parsed.branch.number} builds up to kernel {limit}", certainty)
         if parsed.cudnn and gpus:
             low = self.catalog.cudnn_low(next(v for v in self.catalog.cudnn_versions if same(parsed.cudnn, v)))
             if low:
                 self.uncertain(
                     f"that {parsed['cudnn'].title} needs compute capability {low.cc}", low.certainty, low.note
                 )
+
+    def nccl(self, version: str | None) -> None:
+        """Say what is known against an NCCL on the GPUs."""
+        ids = [device for gpu in self.gpus for device in gpu.ids]
+        for bad in self.catalog.known_bad("nccl", version, ids=ids, care=True) if version else ():
+            self.add("nccl.known_bad", f"NCCL {version}: {bad.symptom}", [bad.note], bad.fix)
 
     def items_alone(self) -> None:
         """Warnings about items by themselves, whether or not all fits."""
@@ -85,9 +95,10 @@ class Warnings:
             what = f"what kind of branch {branch.number} is and how long it lives"
             self.uncertain(what, branch.type_certainty, branch.type_note)
         if version:
-            ubuntu = self.ubuntu.version if self.ubuntu else None
-            for bad in self.catalog.known_bad("driver", version, ubuntu=ubuntu, care=True):
-                self.add("driver.known_bad", f"driver {version}: {bad.symptom}", [bad.note], hint=bad.fix)
+            for bad in self.judge.troubles(version, self.parsed):
+                where = f" on kernels from {bad.kernel_from} on" if bad.kernel_from else ""
+                build = "as NVIDIA builds it" if bad.channels == ("cuda",) else None
+                self.add("driver.known_bad", f"driver {version}{where}: {bad.symptom}", [bad.note, build], bad.fix)
             if branch.last_version and key(version) > key(branch.last_version):
                 what = f"driver {version} is newer than the catalog ({branch.last_version} is the last it knows)"
                 self.uncertain(what, "unknown")
@@ -145,7 +156,11 @@ class Warnings:
             self.uncertain(what, branch.max_cuda_certainty)
 
     def gpu(self, gpu: Gpu, text: str) -> None:
-        """Warn of what is not sure of a GPU: what it is, its modules, and since when drivers know it."""
+        """Warn of what is not sure of a GPU: what it is, its modules, MIG, and since when drivers know it."""
+        if self.parsed.mig and gpu.mig is not False and (gpu.mig is None or gpu.mig_driver is None):
+            note = "the MIG guide does not name it"
+            what = f"since which driver {gpu.name} has MIG" if gpu.mig else f"that {gpu.name} has MIG"
+            self.uncertain(what, "unknown", note)
         self.uncertain(f"what {text} is: {gpu.name}", gpu.certainty, gpu.note)
         if gpu.certainty not in UNSURE:
             what = f"that {gpu.name} needs {' or '.join(gpu.modules)} modules"

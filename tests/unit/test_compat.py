@@ -30,7 +30,11 @@ CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases
 CATALOG = load_catalog()
 # The facts themselves, each with a source: asked of the catalog as it ships.
 SHIPPED = Catalog(Path(provision.__file__).parent / "catalog/data")
-FACTS: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases/compat_frameworks.yml").read_text())
+FACTS: list[dict[str, Any]] = [
+    case
+    for name in ("compat_frameworks", "compat_drivers")
+    for case in yaml.safe_load((Path(__file__).parents[1] / f"cases/{name}.yml").read_text())
+]
 TODAY = date(2026, 11, 28)
 KNOWN = {
     "fits",

@@ -19,7 +19,8 @@ class Gpu(Data):
     the catalog's branches. listed_from: the branch from which on NVIDIA's table lists it; None: it was never seen
     there, so that first_branch was worked out. without: later branches that do not know it. last_branch None: still
     driven. modules: flavours that drive it at all, preferred first. fabric: "depends" for a family of which only some
-    boards sit on NVSwitch. mig: None = not known. turing_or_newer: by the id where nothing else is known.
+    boards sit on NVSwitch. mig: None = not known; mig_driver: the oldest driver with MIG for it, None
+    where not read. turing_or_newer: by the id where nothing else is known.
     """
 
     ids: tuple[str, ...]
@@ -28,6 +29,7 @@ class Gpu(Data):
     cc: str | None = None
     segment: Segment = "unknown"
     mig: bool | None = False
+    mig_driver: str | None = None
     fabric: Fabric = "unknown"
     first_branch: int | None = None
     first_branch_certainty: Certainty = "sourced"

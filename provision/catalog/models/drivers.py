@@ -12,6 +12,7 @@ from provision.catalog.models.base import (
     Channel,
     Data,
     Day,
+    DeviceId,
     Fact,
     Flavour,
     Minor,
@@ -101,9 +102,12 @@ class Drivers(Topic):
 
 
 class KnownBad(Fact):
-    """Versions that fail somewhere. ``versions`` are exact ones or branches (``580`` covers 580.*)."""
+    """Versions that fail somewhere. ``versions`` are exact ones or branches (``580`` covers 580.*).
 
-    component: Literal["driver", "container_toolkit"]
+    channels: builds that Ubuntu patches are not NVIDIA's own. ids: only on these GPUs. runtimes: only with these.
+    """
+
+    component: Literal["driver", "container_toolkit", "nccl"]
     versions: tuple[Version, ...]
     below: Version | None = None
     any_version: bool = False
@@ -112,6 +116,8 @@ class KnownBad(Fact):
     channels: tuple[Channel, ...] | None = None
     kernel_from: Version | None = None
     modules: tuple[Flavour, ...] | None = None
+    ids: tuple[DeviceId, ...] | None = None
+    runtimes: tuple[str, ...] | None = None
     symptom: str
     fix: str
 

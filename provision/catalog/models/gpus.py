@@ -58,6 +58,11 @@ class Device(Data):
     mig: Literal["listed", "doc", "inferred", "unknown"] | None = None
 
 
+class MigDriver(Data):
+    driver: Version
+    ids: tuple[DeviceId, ...]
+
+
 class FirstListed(Data):
     """The branch and version whose table of compatible GPUs lists a device first, and later branches whose table never did."""
 
@@ -77,6 +82,7 @@ class Gpus(Topic):
     chips: dict[str, Chip]
     boards: tuple[Board, ...]
     id_ranges: tuple[IdRange, ...]
+    mig_drivers: tuple[MigDriver, ...] = ()
     devices: dict[DeviceId, Device]
 
     @model_validator(mode="after")

@@ -154,7 +154,9 @@ def _build_failed(case: Case) -> Iterator[Found]:
         if tree is None:
             continue
         limit = _max_kernel(case, tree.version)
-        known = case.catalog.known_bad("driver", tree.version, ubuntu=_ubuntu(case), kernel=kernel)
+        # What no repository of Ubuntu's brought is as NVIDIA builds it.
+        channel = queries.installed(case).channel or "cuda"
+        known = case.catalog.known_bad("driver", tree.version, ubuntu=_ubuntu(case), channel=channel, kernel=kernel)
         too_new = bool(known) or (limit is not None and _series(kernel) > _series(limit))
         evidence = [f"{tree.make_log}: {tree.make_error}", *_dkms_text(case)]
         evidence += [

@@ -330,12 +330,12 @@ class _Resolver:
         """Warn of what works only in part."""
         if "containerd" in versions:
             for bad in self.catalog.known_bad(TOOLKIT, version, care=True):
-                if bad.severity == "care" and bad.below:
+                if bad.severity == "care" and "containerd" in (bad.runtimes or ()):
                     self.out.warn(
                         "containers.known_bad",
                         f"container toolkit {version} with containerd: {bad.symptom}",
                         [],
-                        f"container toolkit {bad.fix}",
+                        bad.fix,
                     )
             if self.containers.containerd.cri_disabled:
                 self.out.warn(
