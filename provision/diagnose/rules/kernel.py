@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.diagnose import queries
@@ -155,7 +156,7 @@ def _build_failed(case: Case) -> Iterator[Found]:
             continue
         limit = _max_kernel(case, tree.version)
         # What no repository of Ubuntu's brought is as NVIDIA builds it.
-        channel = queries.installed(case).channel or "cuda"
+        channel: Any = queries.installed(case).channel or "cuda"
         known = case.catalog.known_bad("driver", tree.version, ubuntu=_ubuntu(case), channel=channel, kernel=kernel)
         too_new = bool(known) or (limit is not None and _series(kernel) > _series(limit))
         evidence = [f"{tree.make_log}: {tree.make_error}", *_dkms_text(case)]
