@@ -13,8 +13,10 @@ from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 
+import yaml
+
 from provision.catalog._gpus import GpuIndex
-from provision.catalog.files import Files
+from provision.catalog.files import TOPICS, Files
 from provision.catalog.models.answers import (
     Branch,
     CudaMinor,
@@ -58,6 +60,7 @@ __all__ = [
     "Trap",
     "UbuntuRelease",
     "load_catalog",
+    "read_catalog",
 ]
 
 # Where the data lies; the tests put a frozen copy in its place.
@@ -70,6 +73,24 @@ _BLACKWELL_FROM = (10, 0)
 def load_catalog() -> Catalog:
     """Return the catalog of this package: one object a process, each file read when first asked for."""
     return Catalog(FOLDER)
+
+
+def read_catalog(folder: Path) -> Catalog:
+    """Return the catalog of another folder, every file of it read and validated. UsageError for what is none."""
+    found = Catalog(folder)
+    try:
+        for name in TOPICS:
+            getattr(found, name)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        # pydantic's first three lines: how many errors, which field, what of it
+        said = ": ".join(line.strip() for line in str(error).splitlines()[:3])
+        raise UsageError(
+            "catalog.folder",
+            f"{folder} holds no catalog that this version can read",
+            because=[f"{name}: {said}"],
+            hint="it must have every file of provision/catalog/data, in the shapes of this version (docs/catalog.md)",
+        ) from error
+    return found
 
 
 class Catalog(Files):

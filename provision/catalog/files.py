@@ -18,17 +18,26 @@ from provision.catalog.models.ubuntu import Repositories, Trap, Traps, Ubuntu
 # libyaml reads ten times faster; PyYAML may have been built without it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Topic = TypeVar("_Topic", bound=Data)
+_MOST_BYTES = 4 << 20
+
+
+def read_yaml(path: Path) -> Any:
+    """What a file of a catalog says. ValueError for one that is larger than any catalog's."""
+    with path.open("rb") as stream:
+        text = stream.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"{path.name} is larger than {_MOST_BYTES >> 20} MiB")
+    return yaml.load(text, Loader=_LOADER)  # noqa: S506 -- a safe loader
 
 
 class Files:
     """The data of a folder, validated. ``folder`` holds ``gpus.yml`` and the other files."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def _read(self, name: str, model: type[_Topic]) -> _Topic:
-        with (self._folder / f"{name}.yml").open(encoding="utf-8") as stream:
-            return model.model_validate(yaml.load(stream, Loader=_LOADER))  # noqa: S506 -- a safe loader
+        return model.model_validate(read_yaml(self.folder / f"{name}.yml"))
 
     @cached_property
     def gpu_data(self) -> Gpus:
@@ -91,3 +100,7 @@ class Files:
     @cached_property
     def known_bad_rows(self) -> tuple[KnownBad, ...]:
         return self._read("known_bad", KnownBadFile).known_bad
+
+
+# What a catalog consists of: the names above, one for each file.
+TOPICS = tuple(name for name, value in vars(Files).items() if isinstance(value, cached_property))

@@ -1,7 +1,8 @@
-"""The commands of every day: init, scan, envs, plan, apply, verify, compat."""
+"""The commands of every day: init, scan, envs, plan, apply, verify, compat, catalog."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,9 @@ from provision.cli.base import (
     with_values,
 )
 
+CATALOG = Annotated[
+    Path | None, typer.Option("--catalog", metavar="DIR", help="Facts of this folder instead of the program's own.")
+]
 _SCAN = "Where hosts come from, and a look at them"
 
 
@@ -307,6 +311,7 @@ def compat(
     ] = None,
     kernel: Annotated[str | None, typer.Option("--kernel", metavar="6.17", help="The host's kernel.")] = None,
     mig: Annotated[bool, typer.Option("--mig", help="The GPUs are divided (MIG).")] = False,
+    catalog: CATALOG = None,
 ) -> int:
     """Answer from the catalog alone what fits together, what does not, and why. Asks no host."""
     from provision.commands import compat as command
@@ -328,4 +333,23 @@ def compat(
         kernel=kernel,
         mig=mig,
     )
-    return finish(settings, command.run(request))
+    return finish(settings, command.run(request, catalog))
+
+
+class Review(StrEnum):
+    check = "check"
+
+
+@command("provision catalog check", "provision catalog check --catalog ./catalog --json")
+def catalog_(
+    settings: Settings,
+    what: Annotated[Review, typer.Argument(metavar="check", help="What to do with the catalog.")],
+    catalog: CATALOG = None,
+) -> int:
+    """Review the facts that answers rest on: contradictions, gaps, sources that grew old or have no link. Asks no host.
+
+    docs/catalog.md says where each fact belongs.
+    """
+    from provision.commands import catalog as command
+
+    return finish(settings, command.check(catalog))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from provision.commands.catalog import CatalogDocument
 from provision.commands.compat import CompatDocument
 from provision.commands.diagnose import DiagnoseDocument, ExplainDocument
 from provision.commands.drift import DriftDocument
@@ -15,6 +16,7 @@ from provision.rescue.model import OfflineDocument, RescueDocument
 
 MODELS: tuple[type[Document], ...] = (
     *DOCUMENTS,
+    CatalogDocument,
     CompatDocument,
     DiagnoseDocument,
     ExplainDocument,

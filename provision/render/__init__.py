@@ -176,6 +176,10 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
         from provision.render import mirror
 
         return mirror.view(document, verbosity)  # type: ignore[arg-type]
+    if document.schema_id == "provision/catalog/1":
+        from provision.render import catalog
+
+        return catalog.view(document, verbosity)  # type: ignore[arg-type]
     if document.schema_id == COMPAT:
         from provision.render import compat
 

@@ -12,11 +12,12 @@ import yaml
 from pydantic import ValidationError
 
 from provision import catalog as package
-from provision.catalog import UNSURE, Catalog, Gpu, load_catalog
+from provision.catalog import UNSURE, Catalog, Gpu, load_catalog, read_catalog
 from provision.catalog.models.base import last_day
+from provision.catalog.review import contradictions, gaps, stale, unlinked, unsure
 from provision.catalog.versions import between, same
+from provision.commands.catalog import check
 from provision.errors import UsageError
-from tools.catalog import contradictions, gaps, unsure
 
 REAL = Path(package.__file__).parent / "data"
 FOLDER = Path(__file__).parents[1] / "catalog"
@@ -183,6 +184,58 @@ def test_what_is_not_sure_is_listed_with_its_note_and_source() -> None:
     lines = unsure(CATALOG)
     assert any(line.startswith("drivers branches 580 eol: conflicting; 2028-06 by NVIDIA's page;") for line in lines)
     assert not any(line.startswith("drivers branches 595") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("file", "seen", "source", "old", "bare"),
+    [
+        ("nccl", "2026-08-31", "docs.nvidia.com", False, False),
+        ("nccl", "2026-08-30", "docs.nvidia.com", True, False),
+        ("nccl", "2026-08", "a page of the vendor", False, True),
+        ("cuda", "~2025-08-18/2026-10", "listings in public files; owner/name", False, False),
+        ("cuda", "2025", "https://example.org/x", True, False),
+        ("gpus", "2020", "what people say", False, True),
+    ],
+)
+def test_sources_that_are_old_or_without_a_link(
+    tmp_path: Path, file: str, seen: str, source: str, old: bool, bare: bool
+) -> None:
+    catalog = changed(tmp_path)
+    path = tmp_path / f"{file}.yml"
+    row = f'sources:\n  tried: {{source: "{source}", as_of: "{seen}"}}\n'
+    path.write_text(path.read_text().replace("sources:\n", row, 1))
+    assert any(f"{file}.yml, tried:" in line for line in stale(catalog, date(2026, 11, 29))) is old
+    assert any(f"{file}.yml, tried:" in line for line in unlinked(catalog)) is bare
+
+
+def test_the_check_fails_for_contradictions_alone(tmp_path: Path) -> None:
+    assert check(None).exit_code == 0
+    changed(tmp_path)
+    path = tmp_path / "architectures.yml"
+    path.write_text(path.read_text().replace("last_branch: 470", "last_branch: 471", 1))
+    document = check(tmp_path)
+    assert (document.exit_code, len(document.contradictions)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "No such file"),
+        ("sources: [", "while parsing"),
+        ("", "nccl_data"),
+        ("x: 1\n" * (1 << 20), "larger than 4 MiB"),
+        ("sources: {}\n", "apt: Field required"),
+    ],
+)
+def test_a_folder_that_is_no_catalog_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+    changed(tmp_path)
+    (tmp_path / "nccl.yml").unlink()
+    if text is not None:
+        (tmp_path / "nccl.yml").write_text(text)
+    with pytest.raises(UsageError) as raised:
+        read_catalog(tmp_path)
+    assert raised.value.issue.code == "catalog.folder"
+    assert said in " ".join(raised.value.issue.because)
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,26 @@
-"""``python -m tools.catalog``: does the catalog fit together, and what is missing for what was added to it?
+"""Does a catalog fit together, what is missing for what was added to it, and which of its sources grew old?
 
-Contradictions are errors (exit 1): a row refers to something that is not there. Gaps are what a maintainer still has to look up
-for a new branch, CUDA release or Ubuntu release; docs/catalog.md says where each belongs. ``--unsure`` lists every fact that is not
-sure, with its note and where it comes from.
+Contradictions are errors: a row refers to something that is not there. Gaps are what is still to be looked up for a new
+branch, CUDA release or Ubuntu release; docs/catalog.md says where each belongs.
 """
 
 from __future__ import annotations
 
-import sys
+import re
 from collections.abc import Collection, Iterable, Iterator
-from functools import cached_property
-from pathlib import Path
+from datetime import date
 from typing import Any
 
-from provision.catalog import FOLDER, UNSURE, Catalog
-from provision.catalog.files import Files
-from provision.catalog.models.base import Data, Topic
+from provision.catalog import UNSURE, Catalog
+from provision.catalog.files import TOPICS, read_yaml
+from provision.catalog.models.base import Data, SourceNote, Topic, last_day
 from provision.catalog.versions import key, minor
+
+# Files about what gets new releases, and how old their sources may be; the others tell of what does not change.
+MOVING = frozenset({"conda", "container_toolkit", "cuda", "cudnn", "drivers", "frameworks", "nccl", "repositories"})
+STALE_DAYS = 90
+# An address, a host name, or owner/name of a repository.
+_LINK = re.compile(r"https?://|\b[\w-]+\.(?:com|org|net|io|dev|tech)\b|(?<![\w/])[A-Za-z][\w.-]*/[A-Za-z][\w.-]*")
 
 
 def contradictions(catalog: Catalog) -> list[str]:
@@ -129,7 +133,7 @@ def gaps(catalog: Catalog) -> list[str]:
 def unsure(catalog: Catalog) -> list[str]:
     """Return every fact that is not sure: file and row, how sure it is, what the row says of it, its source and date."""
     found: list[str] = []
-    for name in (name for name, value in vars(Files).items() if isinstance(value, cached_property)):
+    for name in TOPICS:
         topic = getattr(catalog, name)
         sources = topic.sources if isinstance(topic, Topic) else {}
         for where, row in _rows(name, topic):
@@ -155,19 +159,27 @@ def _rows(where: str, value: Any) -> Iterator[tuple[str, Data]]:
         yield from _rows(f"{where} {name}", part)
 
 
-def main(folder: Path = FOLDER, *, with_unsure: bool = False) -> int:
-    """Print what is wrong and what is missing; return 1 for a contradiction."""
-    catalog = Catalog(folder)
-    wrong, missing = contradictions(catalog), gaps(catalog)
-    for line in wrong:
-        print(f"error: {line}")
-    for line in missing:
-        print(f"missing: {line}")
-    for line in unsure(catalog) if with_unsure else ():
-        print(f"not sure: {line}")
-    print(f"{len(wrong)} contradictions, {len(missing)} facts missing")
-    return 1 if wrong else 0
+def _sources(catalog: Catalog) -> Iterator[tuple[str, str, SourceNote]]:
+    """Every source of every file: the file's name, the source's, and what it says."""
+    for path in sorted(catalog.folder.glob("*.yml")):
+        # traps.yml names its source in every row
+        for name, row in read_yaml(path).get("sources", {}).items():
+            yield path.stem, name, SourceNote.model_validate(row)
 
 
-if __name__ == "__main__":
-    raise SystemExit(main(with_unsure="--unsure" in sys.argv[1:]))
+def stale(catalog: Catalog, today: date) -> list[str]:
+    """Return the sources of files about what moves that were last seen more than 90 days before ``today``."""
+    found: list[str] = []
+    for file, name, row in _sources(catalog):
+        # of two days the later one, and of a month its last day: nothing is called old too early
+        age = (today - last_day(row.as_of.lstrip("~").split("/")[-1])).days
+        if file in MOVING and age > STALE_DAYS:
+            found.append(f"{file}.yml, {name}: seen {row.as_of}, {age} days ago: {row.source}")
+    return found
+
+
+def unlinked(catalog: Catalog) -> list[str]:
+    """Return the sources that are prose alone: no address, host or repository that a reader could open."""
+    return [
+        f"{file}.yml, {name}: {row.source}" for file, name, row in _sources(catalog) if not _LINK.search(row.source)
+    ]
