@@ -15,9 +15,9 @@ from provision.collection import ROOT
 PROGRAM = """
 import sys
 from pathlib import Path
-from provision.commands import apply, plan
+from provision.commands import actions, plan
 from provision.parts.plan import HostPlan, Step
-apply._PLAYBOOK = Path("site.yml")
+actions._PLAYBOOK = Path("site.yml")
 plan.plan_host = lambda name, *rest: HostPlan(
     host=name, status="changes", steps=[Step(id="packages", title="Install", because="nothing is there")]
 )
