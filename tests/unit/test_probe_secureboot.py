@@ -53,7 +53,13 @@ def test_own_key_among_the_enrolled(tmp_path, enrolled, answer):
 def test_key_of_plain_dkms_and_the_kernels_copy_of_the_list(tmp_path):
     files = {"/var/lib/dkms/mok.pub": KEY, "/sys/firmware/efi/mok-variables/MokListRT": _list(X509, KEY)}
     state = _state(tmp_path, {"SecureBoot": 1}, files)
-    assert state == {"efi": True, "enabled": True, "mok_key": "/var/lib/dkms/mok.pub", "mok_enrolled": True, "waits": []}
+    assert state == {
+        "efi": True,
+        "enabled": True,
+        "mok_key": "/var/lib/dkms/mok.pub",
+        "mok_enrolled": True,
+        "waits": [],
+    }
 
 
 @pytest.mark.parametrize(
