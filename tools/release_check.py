@@ -8,6 +8,7 @@ Then the ecosystem's own judges: twine, check-wheel-contents, validate-pyproject
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,10 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-# The oldest: what Debian 12 and Python 3.11 came with.
-PIPS = ("pip==23.0.1", "pip")
+# Each with the oldest pip that anybody has there: the one that came with its first release.
+PYTHONS = {"3.11": "pip==22.3", "3.12": "pip==23.2.1", "3.13": "pip==24.2", "3.14": "pip==25.2"}
+# Oldest and newest ansible-core that pyproject.toml allows, each with the oldest and newest Python that can run it.
+CORES = {"ansible-core~=2.19.0": "3.11", "ansible-core~=2.21.0": "3.13"}
 SDIST_MIB = 4
+# What the modules run on, on hosts: Ubuntu 20.04 has 3.8.
+HOST_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 TOOLS = (
     "build",
     "twine",
@@ -54,12 +58,12 @@ def say(text: str) -> None:
 
 
 def python(version: str) -> str | None:
-    """A Python of that version: on PATH, or one that pyenv keeps."""
-    found = shutil.which(f"python{version}")
-    if not found and shutil.which("pyenv"):
-        root = Path(subprocess.run(["pyenv", "root"], capture_output=True, text=True, check=True).stdout.strip())
-        found = next((str(path) for path in sorted(root.glob(f"versions/{version}.*/bin/python3"))), None)
-    return found
+    """A Python of that version: one that pyenv keeps, or one on PATH (where pyenv's own stand-ins may lead to nothing)."""
+    if shutil.which("pyenv"):
+        root = Path(run("pyenv", "root").strip())
+        for path in sorted(root.glob(f"versions/{version}.*/bin/python3")):
+            return str(path)
+    return shutil.which(f"python{version}")
 
 
 def look_into(sdist: Path) -> None:
@@ -77,13 +81,13 @@ def look_into(sdist: Path) -> None:
 
 
 def install(dist: Sequence[Path], tarball: Path, uv: Path, work: Path) -> None:
-    for version in PYTHONS:
+    for version, oldest in PYTHONS.items():
         interpreter = python(version)
         if not interpreter:
             say(f"Python {version}: not installed here, not tried")
             continue
         for artefact in dist:
-            for installer in (*PIPS, "uv"):
+            for installer in (oldest, "pip", "uv"):
                 place = work / "place"
                 run(interpreter, "-m", "venv", place)
                 pip = (place / "bin/python", "-m", "pip", "install", "--quiet")
@@ -109,24 +113,36 @@ def install(dist: Sequence[Path], tarball: Path, uv: Path, work: Path) -> None:
                 shutil.rmtree(place)
 
 
-def sanity(tarball: Path, work: Path, core: Path) -> None:
+def sanity(tarball: Path, work: Path) -> None:
     """ansible-test on the collection's own files. provision/ beside them is a Python package, judged by ruff and mypy."""
-    tree = work / "sanity" / COLLECTION
-    tree.mkdir(parents=True)
-    run("tar", "xzf", tarball, "-C", tree)
-    shutil.rmtree(tree / "provision")
-    (tree / "tests/sanity").mkdir(parents=True)
-    for minor in ("2.19", "2.21"):
+    places = [Path(found).parent for minor in HOST_PYTHONS if (found := python(minor))]
+    for core, version in CORES.items():
+        minor = core.removeprefix("ansible-core~=").rpartition(".")[0]
+        interpreter = python(version)
+        if not interpreter:
+            say(f"ansible-test of {minor}: no Python {version} here, not tried")
+            continue
+        room = work / f"sanity-{minor}"
+        tree = room / COLLECTION
+        tree.mkdir(parents=True)
+        run("tar", "xzf", tarball, "-C", tree)
+        shutil.rmtree(tree / "provision")
+        (tree / "tests/sanity").mkdir(parents=True)
         shutil.copy(ROOT / "tests/sanity/ignore.txt", tree / f"tests/sanity/ignore-{minor}.txt")
-    home = work / "home"
-    cache = home / ".ansible/test/cache"
-    cache.mkdir(parents=True)
-    for version in ("21_3_1", "24_2", "25_2", "25_3"):
-        # In place of a download: the pip that Python itself carries.
-        (cache / f"get_pip_{version}.py").write_text("import ensurepip\nensurepip.bootstrap()\n")
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    out = run(core, "sanity", "--venv", "--python", own, cwd=tree, HOME=str(home))
-    say(f"ansible-test sanity on Python {own}: {out.count('Running sanity test')} tests passed")
+        cache = room / "home/.ansible/test/cache"
+        cache.mkdir(parents=True)
+        for pip in ("20_3_4", "21_3_1", "24_2", "25_2", "25_3"):
+            # In place of a download: the pip that Python itself carries.
+            (cache / f"get_pip_{pip}.py").write_text("import ensurepip\nensurepip.bootstrap()\n")
+        run(interpreter, "-m", "venv", room / "venv")
+        run(room / "venv/bin/pip", "install", "--quiet", core)
+        path = os.pathsep.join(map(str, [*places, os.environ["PATH"]]))
+        out = run(room / "venv/bin/ansible-test", "sanity", "--venv", cwd=tree, HOME=str(room / "home"), PATH=path)
+        seen = sorted(set(re.findall(r"test \S+ (?:on|with) Python (3\.\d+)", out)), key=lambda text: int(text[2:]))
+        say(
+            f"ansible-test sanity of ansible-core {minor}: {out.count('Running sanity test')} tests passed,"
+            f" Python {', '.join(seen)}"
+        )
 
 
 def main() -> None:
@@ -156,7 +172,7 @@ def main() -> None:
             tools / "bin/python", "-m", "galaxy_importer.main", tarball, GALAXY_IMPORTER_CONFIG=str(config), PATH=path
         )
         say(f"galaxy-importer: {out.strip().splitlines()[-1]}")
-        sanity(tarball, work, core / "ansible-test")
+        sanity(tarball, work)
         install([sdist, wheel], tarball, tools / "bin/uv", work)
 
 

@@ -183,7 +183,9 @@ def test_progress_in_a_pipe_is_a_line_an_event():
     assert console.file.getvalue() == "applying: 1 host\ngpu01: done: Install\ngpu01: failed: broke\n"
 
 
-COMMANDS = "catalog init scan envs plan apply verify diagnose explain rescue offline drift locked history mirror error compat"
+COMMANDS = (
+    "catalog init scan envs plan apply verify diagnose explain rescue offline drift locked history mirror error compat"
+)
 
 
 def fitting(schemas, data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import symtable
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,35 @@ def test_imports_lead_down(name):
 def test_what_runs_on_hosts_imports_nothing_of_the_controller():
     for path in sorted((ROOT / "plugins/module_utils").rglob("*.py")):
         assert not list(imports(path)), path
+
+
+def test_what_runs_on_hosts_names_only_what_there_is():
+    """mypy does not look into it: a name that moved would be found by the host that needs it."""
+    wrong = []
+    for path in sorted((ROOT / "plugins").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        known = {}
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                "ansible_collections.gpu.provision."
+            ):
+                assert node.module is not None
+                place = ROOT.joinpath(*node.module.split(".")[3:])
+                for alias in node.names:
+                    file = place / f"{alias.name}.py"
+                    if file.is_file():
+                        known[alias.asname or alias.name] = set(
+                            symtable.symtable(file.read_text(encoding="utf-8"), file.name, "exec").get_identifiers()
+                        )
+        local = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        local |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        used = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+        wrong += [
+            f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.id}.{node.attr}"
+            for node in used
+            if node.value.id not in local and node.attr not in known.get(node.value.id, {node.attr})
+        ]
+    assert wrong == []
 
 
 def test_no_folder_is_a_heap():

@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 
+from ansible_collections.gpu.provision.plugins.module_utils.apt import changes as apt_changes
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
 from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
@@ -142,7 +143,7 @@ def _ask(packages, remove, allow):
         # apt will not remove what it wants to unpack again first, and there may be no archive any more: dpkg does.
         return _by_dpkg(packages, remove, allow)
     unhold = ["all_driver"] + [name.split(":")[0] for name in remove] + list(allow)
-    answer = apt_query.simulate(remove=list(remove) + _present(packages, allow), unhold=unhold)
+    answer = apt_query.simulate(remove=list(remove) + apt_changes.present_names(packages, allow), unhold=unhold)
     if not answer["ok"]:
         return [], [
             {
@@ -165,7 +166,7 @@ def _by_dpkg(packages, remove, allow):
     """(changes, problems) of a removal by dpkg alone, which takes exactly the names that it is given."""
     native = apt_common.native_arch(packages)
     versions = {apt_common.selection_name(p, native): p.version for p in packages}
-    also = _present(packages, allow)
+    also = apt_changes.present_names(packages, list(allow))
     changes = [
         {"action": "remove", "name": name, "version": None, "from_version": versions.get(name), "origin": None}
         for name in list(remove) + also
@@ -175,10 +176,6 @@ def _by_dpkg(packages, remove, allow):
     )
     extra = [dict(changes[0], name=name) for name in needed]
     return changes, judge(changes + extra, remove, allow, [p.name for p in packages if p.essential], os.uname()[2])
-
-
-def _present(packages, wanted):
-    return apt_transaction.present_names(packages, list(wanted))
 
 
 def judge(changes, remove, allow=(), essential=(), running_kernel=None):
@@ -349,7 +346,7 @@ class _Purge(object):
         # The uninstaller and the clock may have changed what dpkg says: the names are read again.
         packages = apt_common.read_status()
         remove = select(packages)[0]
-        also = _present(packages, self.allow)
+        also = apt_changes.present_names(packages, self.allow)
         if not remove and not also:
             return
         if half_unpacked(packages):
