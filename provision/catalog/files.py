@@ -14,6 +14,7 @@ from provision.catalog.models.drivers import Drivers, KnownBad, KnownBadFile
 from provision.catalog.models.frameworks import Conda, ContainerToolkit, Frameworks
 from provision.catalog.models.gpus import Architectures, Bandwidth, FirstBranches, Gpus
 from provision.catalog.models.ubuntu import Repositories, Trap, Traps, Ubuntu
+from provision.catalog.models.xid import Xids
 
 # libyaml reads ten times faster; PyYAML may have been built without it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -100,6 +101,11 @@ class Files:
     @cached_property
     def known_bad_rows(self) -> tuple[KnownBad, ...]:
         return self._read("known_bad", KnownBadFile).known_bad
+
+    @cached_property
+    def xids(self) -> Xids:
+        """What the driver's own errors mean; they are judged by parts.driver.xid."""
+        return self._read("xid", Xids)
 
 
 # What a catalog consists of: the names above, one for each file.

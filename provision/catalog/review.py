@@ -17,7 +17,9 @@ from provision.catalog.models.base import Data, SourceNote, Topic, last_day
 from provision.catalog.versions import key, minor
 
 # Files about what gets new releases, and how old their sources may be; the others tell of what does not change.
-MOVING = frozenset({"conda", "container_toolkit", "cuda", "cudnn", "drivers", "frameworks", "nccl", "repositories"})
+MOVING = frozenset(
+    {"conda", "container_toolkit", "cuda", "cudnn", "drivers", "frameworks", "nccl", "repositories", "xid"}
+)
 STALE_DAYS = 90
 # An address, a host name, or owner/name of a repository.
 _LINK = re.compile(r"https?://|\b[\w-]+\.(?:com|org|net|io|dev|tech)\b|(?<![\w/])[A-Za-z][\w.-]*/[A-Za-z][\w.-]*")
@@ -88,7 +90,7 @@ def contradictions(catalog: Catalog) -> list[str]:
     for bad in catalog.known_bad_rows:
         need("branch", "known bad", [key(v)[0] for v in bad.versions if bad.component == "driver"], numbers)
     # read and validated
-    _ = (catalog.container_toolkit, catalog.conda)
+    _ = (catalog.container_toolkit, catalog.conda, catalog.xids)
     return problems
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from provision.catalog import Catalog, Trap
+from provision.catalog import Catalog, Trap, load_catalog
 from provision.diagnose import pages
 from provision.diagnose.pages import Page
+from provision.parts.driver import xid
 
 # What logs put before the words of a message.
 _PREFIX = re.compile(
@@ -18,6 +19,7 @@ _PREFIX = re.compile(
 )
 # Colours and other orders to a terminal (ECMA-48), as ``script``, CI logs and a pasted prompt have them.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_XID_PAGE = "gpus.xid"
 # characters of an error that are enough to know it by
 _LEAST = 18
 # characters of a log that are looked at, from its end
@@ -94,7 +96,33 @@ def matches(text: str) -> list[Match]:
     (more than a paste) only lines around those that hold a word of the pattern are joined.
     """
     given = _Text(text)
-    return _ordered([match for page in pages.all_pages() if (match := _match(page, given))])
+    found = [match for page in pages.all_pages() if (match := _match(page, given))]
+    return _ordered([known for match in found if (known := _judged(match, given))])
+
+
+def _judged(match: Match, given: _Text) -> Match | None:
+    """Errors of the driver are judged together: what stands at the text's end counts, and its number says what to do."""
+    if match.page.code != _XID_PAGE:
+        return match
+    lines = [
+        given.lines[number] for number in given.with_any(("xid", "linux version", "nvrm: loading", "was successfully"))
+    ]
+    rows = xid.read(((None, line) for line in lines), load_catalog().xids)
+    # Xid 79 has its own page.
+    others = [row for row in rows if row.number != 79]
+    if not others:
+        return None
+    stand = xid.standing(others)
+    row = stand[0] if stand else others[-1]
+    repair = row.repair if not row.ended else f"nothing: {row.ended}"
+    said = {
+        "title": row.told,
+        "repair": repair + (f"; {row.note}" if row.note else ""),
+        "level": {"fail": "error", "warn": "warning", "pass": "note"}[row.status],
+        # what needs no repair explains nothing
+        "messenger": not stand,
+    }
+    return Match(match.page.model_copy(update=said), row.line, match.length, match.lines)
 
 
 def _ordered(found: Sequence[Match]) -> list[Match]:

@@ -365,28 +365,26 @@ def _hangs(case: Case) -> Iterator[Found]:
 
 @rule("gpus.xid")
 def _xids(case: Case) -> Iterator[Found]:
-    rows: dict[tuple[int, str], str] = {}
-    for line in queries.log_lines(case, r"Xid \(PCI"):
-        error = xid.parse(line)
-        if error and error["kind"] == "xid" and error["number"] != 79:
-            rows.setdefault((error["number"], error["bus_id"]), line)
-    grave: dict[str, list[str]] = {}
-    for (number, bus), line in rows.items():
-        meaning, weight = xid.XIDS.get(number, ("", "driver"))
-        if weight in ("hardware", "reset"):
-            grave.setdefault(weight, []).append(f"Xid {number} at {bus}: {meaning}")
-            grave.setdefault(weight + ".lines", []).append(line)
-    for weight, level in (("hardware", None), ("reset", "warning")):
-        lines = grave.get(weight)
-        if lines:
-            yield Found(
-                f"{lines[0]}" + (f" and {len(lines) - 1} more" if len(lines) > 1 else ""),
-                lines[1:] + grave[weight + ".lines"],
-                queries.hardware(case, xid.HINTS[weight])
-                if weight == "hardware"
-                else queries.manual(xid.HINTS[weight]),
-                level=level,  # type: ignore[arg-type]
-            )
+    events = [(None, line) for line in queries.boot(case).log]
+    # Xid 79 is gpus.fell_off_bus
+    stand = [row for row in xid.standing(xid.read(events, case.catalog.xids)) if row.number != 79]
+    for action in dict.fromkeys(row.action for row in stand):
+        rows = [row for row in stand if row.action == action]
+        yield Found(
+            rows[0].told + (f" and {len(rows) - 1} more" if len(rows) > 1 else ""),
+            [*(row.told for row in rows[1:]), *(row.line for row in rows)],
+            _recovery(case, rows[0]),
+            level="warning" if rows[0].status == "warn" else None,
+        )
+
+
+def _recovery(case: Case, row: xid.Row) -> Repair:
+    """The repair of an error: in a container, and where a machine has to be opened, on what hands the card over."""
+    if row.action in ("RESTART_BM", "RESTART_VM") and not case.facts.host.container:
+        return queries.reboot(row.repair)
+    if row.action in ("CHECK_MECHANICALS", "RESTART_BM") or case.facts.host.container:
+        return queries.hardware(case, row.repair)
+    return queries.manual(row.repair)
 
 
 @rule("gpus.no_device_nodes")

@@ -8,6 +8,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
 from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
+from provision.catalog import load_catalog
 from provision.inventory import cards as expected_cards
 from provision.parts.driver import health, links, xid
 from provision.parts.proof import Bounds, Judging, Row, Verdict
@@ -295,7 +296,7 @@ def _health(found: Row, bounds: Bounds) -> Verdict:
 
 
 def _xid(found: Row, bounds: Bounds) -> Verdict:
-    return xid.judge(outcome_of(found["outcome"]))
+    return xid.judge(outcome_of(found["outcome"]), load_catalog().xids)
 
 
 def _peers(found: Row, bounds: Bounds) -> Verdict:

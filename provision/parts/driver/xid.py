@@ -1,127 +1,271 @@
-"""Xid and SXid errors in the kernel's log since boot, and what they mean.
+"""Xid and SXid errors in the kernel's log: which of them stand, and what has to be done about them. Pure.
 
-Source: NVIDIA's XID error documentation and the NVSwitch section of the fabric manager guide; which weight an error has here
-is this project's reading of them.
+What each number means is data (``catalog/data/xid.yml``, NVIDIA's catalogue): its action decides how bad it is and what helps.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
-from provision.parts.proof import Row, Verdict
+from provision.catalog.models.xid import Action, Xids
+from provision.parts.proof import Verdict
 
-# number: (meaning, weight). hardware: the card or its links; reset: the card needs a reset or reboot; driver: driver or
-# firmware; program: usually a program's own fault, and normal on shared machines.
-XIDS = {
-    8: ("a kernel ran too long and was stopped", "program"),
-    13: ("a program's kernel made the engine fail (illegal address or instruction)", "program"),
-    31: ("a program touched GPU memory that is not its own", "program"),
-    32: ("invalid commands from a program or over the bus", "driver"),
-    38: ("the driver's firmware failed", "driver"),
-    43: ("a program's channel stopped", "program"),
-    45: ("a program ended and its work was cleared away", "program"),
-    48: ("an uncorrectable error in the card's memory", "hardware"),
-    56: ("the display engine failed", "driver"),
-    61: ("the card's microcontroller stopped (breakpoint)", "driver"),
-    62: ("the card's microcontroller halted", "hardware"),
-    63: ("a faulty memory row or page was set aside: it is replaced at the next reset", "reset"),
-    64: ("a faulty memory row or page could not be set aside", "hardware"),
-    68: ("the video decoder failed", "program"),
-    69: ("a program's graphics commands failed", "program"),
-    74: ("an NVLink failed", "hardware"),
-    78: ("a virtual GPU could not start", "driver"),
-    79: ("the card fell off the bus", "hardware"),
-    92: ("many correctable memory errors", "hardware"),
-    94: ("an uncorrectable memory error, contained: the program that had the memory was ended", "reset"),
-    95: ("an uncorrectable memory error that was not contained", "hardware"),
-    109: ("a context switch timed out", "driver"),
-    110: ("a security fault", "hardware"),
-    119: ("the card's GSP firmware did not answer", "driver"),
-    120: ("the card's GSP firmware failed", "driver"),
-    121: ("a link between chips had a correctable error", "hardware"),
-    140: ("an unrecovered memory error", "hardware"),
-    143: ("the card failed to initialise", "hardware"),
-    144: ("NVLink: a link failed", "hardware"),
-    145: ("NVLink: a link failed", "hardware"),
-    149: ("NVLink: the network failed", "hardware"),
-    154: ("the driver says what the card needs to recover", "reset"),
+Status = Literal["fail", "warn", "pass"]
+# When a line was logged (seconds, None where nobody knows) and the line.
+Event = tuple[float | None, str]
+
+_RESET = "nvidia-smi --gpu-reset -i {bus} (as root, while nobody uses the card)"
+# What an action means here, the worst first: how bad it is, and what has to be done.
+ADVICE: dict[Action, tuple[Status, str]] = {
+    "CHECK_MECHANICALS": ("fail", "switch the machine off; check the card's seat, its cables and its cooling"),
+    "RESTART_BM": ("fail", "systemctl reboot; a power cycle where the card does not come back"),
+    "RESTART_VM": ("fail", "systemctl reboot (where the card is handed to a virtual machine: of that one)"),
+    "RESET_GPU": ("fail", _RESET),
+    "DRAIN_AND_RESET": ("fail", f"start nothing new on the card and let what runs end; then {_RESET}"),
+    "DRAIN_P2P": ("fail", "end what copies between cards; then nvidia-smi -q -i {bus} names the next recovery action"),
+    "CONTACT_SUPPORT": ("warn", "nvidia-bug-report.sh, for NVIDIA or who sold the card"),
+    "UPDATE_SWFW": ("warn", "the vGPU's driver in the guest and on its host have to fit"),
+    "RESTART_APP": ("pass", "start the program again"),
+    "WORKFLOW_XID_45": ("pass", "nothing: it follows from another error or from the end of a program"),
+    "IGNORE": ("pass", "nothing"),
+    "NONE": ("pass", "nothing: it has recovered"),
 }
-HINTS = {
-    "hardware": "reseat or power-cycle; a card that does it again needs replacing: nvidia-bug-report.sh for the vendor",
-    "reset": "reset the card or reboot while nobody uses it: nvidia-smi --gpu-reset",
-    "driver": "another driver version, or a power cycle: see the newest of the branch (provision plan)",
+_SAME: dict[Action, Action] = {
+    "WORKFLOW_XID_48": "RESET_GPU",
+    "WORKFLOW_NVLINK_ERR": "RESET_GPU",
+    # CUDA uses UVM
+    "CHECK_UVM": "RESET_GPU",
+    # where the driver names nothing (154)
+    "XID_154_EVAL": "RESTART_APP",
 }
-_XID = re.compile(r"NVRM: (?:GPU at )?(?:PCI:)?.*?Xid \(PCI:([0-9a-fA-F:.]+)[^)]*\): ([0-9]+)(?:, (.*))?$")
-_SXID = re.compile(r"SXid \(PCI:([0-9a-fA-F:.]+)[^)]*\): ([0-9]+), (Fatal|Non-fatal)?,? ?(.*)$")
+_ORDER = {action: place for place, action in enumerate(ADVICE)}
+# What these do not mend, no recovery ends.
+_LASTING = frozenset({"CHECK_MECHANICALS", "CONTACT_SUPPORT", "UPDATE_SWFW"})
+# What NVIDIA looks for where an error comes back, by the word that its investigatory action begins with.
+_NEXT = {
+    "CONTACT": "nvidia-bug-report.sh, for NVIDIA or who sold the card",
+    "INVESTIGATE_LINK": "the link's bridge, cable or board",
+    "INVESTIGATE_SW": "the program that ran, and another driver version",
+    "WORKFLOW_XID_48": "the card needs replacing",
+}
+_BUS = r"\((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\)"
+_XID = re.compile(rf"\bXid {_BUS}: ([0-9]{{1,6}})\b(?:, ?(.*))?$")
+_SXID = re.compile(rf"\bSXid {_BUS}: ([0-9]{{1,6}}), (Fatal|Non-fatal)?,? ?(.*)$")
+_RECOVERY = re.compile(r"recovery action changed from .*? to 0x([0-9a-fA-F]+) \(([^)]*)\)", re.I)
+_WORDS = re.compile(r"\(0x([0-9a-fA-F]{1,8}) 0x([0-9a-fA-F]{1,8})\b")
+# What ends errors: of every card, the start of a kernel or of the module; of one, the line that nvidia-smi prints.
+_ENDS = (
+    (re.compile(r"\bLinux version [0-9]"), "before the last boot"),
+    (re.compile(r"NVRM: loading NVIDIA UNIX"), "before the module was loaded again"),
+    (re.compile(r"\bGPU ([0-9A-Fa-f:.]+) was successfully reset"), "before the card was reset"),
+)
 
 
-def parse(line: str) -> dict[str, Any] | None:
-    """Return {"kind": xid | sxid, "number", "bus_id", "fatal", "words"} for a line of the kernel's log, or None."""
-    match = _SXID.search(line)
-    if match:
-        return {
-            "kind": "sxid",
-            "number": int(match.group(2)),
-            "bus_id": match.group(1).lower(),
-            "fatal": match.group(3) == "Fatal",
-            "words": match.group(4).strip(),
-        }
+@dataclass
+class Row:
+    """One kind of error of one card, and where more than one line has it, how often. action: what has to be done."""
+
+    kind: Literal["xid", "sxid"]
+    number: int
+    bus_id: str
+    words: str
+    action: Action
+    meaning: str
+    # what NVIDIA looks for where it comes back
+    next: str | None
+    note: str
+    line: str
+    when: list[float | None] = field(default_factory=list)
+    # why it is history; None: it stands
+    ended: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{'SXid' if self.kind == 'sxid' else 'Xid'} {self.number} at {self.bus_id}"
+
+    @property
+    def status(self) -> Status:
+        return "pass" if self.ended else ADVICE[self.action][0]
+
+    @property
+    def repair(self) -> str:
+        """What has to be done, with the command, and what where it comes back."""
+        bus = self.bus_id if "." in self.bus_id else self.bus_id + ".0"
+        text = ADVICE[self.action][1].format(bus=bus)
+        return text + (f"; where it comes back: {self.next}" if self.next and self.status == "fail" else "")
+
+    @property
+    def told(self) -> str:
+        """``Xid 48 at 0000:18:00: an uncorrectable error in the card's memory``."""
+        return f"{self.name}: {self.meaning}"
+
+
+def parse(line: str, table: Xids) -> Row | None:
+    """Return the error of a line of the kernel's log, or None."""
+    if match := _SXID.search(line):
+        return _sxid(match, table)
     match = _XID.search(line)
-    if match:
-        return {
-            "kind": "xid",
-            "number": int(match.group(2)),
-            "bus_id": match.group(1).lower(),
-            "fatal": False,
-            "words": (match.group(3) or "").strip(),
-        }
-    return None
+    if match is None:
+        return None
+    number, words = int(match.group(2)), (match.group(3) or "").strip()
+    known = table.xid.get(number)
+    action = (known and (known.immediate or known.judged)) or "CONTACT_SUPPORT"
+    meaning = known.meaning if known else "NVIDIA's catalogue does not list it"
+    if known and not meaning:
+        meaning = known.mnemonic + (", which NVIDIA does not use since Ampere" if known.unused else "")
+    if action == "XID_154":
+        action, meaning = recovery(words, table)
+    elif action == "WORKFLOW_NVLINK5_ERR":
+        action, unit = _nvlink5(number, words, table)
+        meaning += f" ({unit})"
+    following = next((text for word, text in _NEXT.items() if known and known.investigatory.startswith(word)), None)
+    return Row(
+        kind="xid",
+        number=number,
+        bus_id=match.group(1).lower(),
+        words=words,
+        action=_SAME.get(action, action),
+        meaning=meaning,
+        next=following,
+        note=(known.note if known else None) or "",
+        line=line,
+    )
 
 
-def judge(outcome: Outcome) -> Verdict:
+def _sxid(match: re.Match[str], table: Xids) -> Row:
+    number, fatal, words = int(match.group(2)), match.group(3) == "Fatal", match.group(4).strip()
+    listed: Action | None = next((action for action, of in table.sxid.actions.items() if number in of), None)
+    return Row(
+        kind="sxid",
+        number=number,
+        bus_id=match.group(1).lower(),
+        words=words,
+        action=listed or ("RESTART_BM" if fatal else "IGNORE"),
+        meaning=f"NVSwitch: {words or 'no words'}",
+        next=_NEXT["CONTACT"] if fatal else None,
+        note="",
+        line=match.string,
+    )
+
+
+def recovery(words: str, table: Xids) -> tuple[Action, str]:
+    """Return the action that a line of Xid 154 names, and what is said of it."""
+    match = _RECOVERY.search(words)
+    if match is None:
+        return "CONTACT_SUPPORT", "the driver names a recovery that is not known here"
+    lower = match.group(2).lower()
+    worded: Action = next((row.action for row in table.recovery.words if row.has in lower), "CONTACT_SUPPORT")
+    action = table.recovery.numbers.get(int(match.group(1), 16), worded)
+    if action == "NONE":
+        return action, "the driver says that the card has recovered"
+    return action, f"to recover, the driver says, the card needs: {match.group(2)}"
+
+
+def _nvlink5(number: int, words: str, table: Xids) -> tuple[Action, str]:
+    """(the action of a line of Xid 144 to 150, the unit that it is about). Source: NVIDIA's table "Xid 144-150 Decode"."""
+    unit = words.split(" ", 1)[0]
+    if registers := _WORDS.search(words):
+        interrupt, status = (int(word, 16) for word in registers.groups())
+        bits = f"{interrupt:032b}"
+        for rule in table.nvlink5:
+            if rule.xid != number or (rule.status and status not in rule.status):
+                continue
+            if any(_fits(bits, pattern) for pattern in (rule.before_575, rule.from_575)):
+                return rule.action, rule.unit
+    # A link that failed needs a reset; other errors of links are told for those who read them.
+    return ("RESET_GPU" if re.search(r"\b(?:Link )?Fatal\b", words) else "IGNORE"), f"{unit}: not in NVIDIA's table"
+
+
+def _fits(bits: str, pattern: str) -> bool:
+    return all(wanted in ("-", bit) for bit, wanted in zip(bits, pattern, strict=True))
+
+
+def read(events: Iterable[Event], table: Xids) -> list[Row]:
+    """Return the errors of a log, in the order in which they came first; what was ended since says by what.
+
+    Of a card's lines of Xid 154 the last one counts: it says what the card needs for all that came before it.
+    """
+    rows: list[Row] = []
+    for when, line in events:
+        for pattern, why in _ENDS:
+            if match := pattern.search(line):
+                _end(rows, match.group(1) if pattern.groups else None, why)
+        error = parse(line, table)
+        if error is None:
+            continue
+        if error.kind == "xid" and error.number == 154:
+            _end(rows, error.bus_id, "the driver has named since what the card needs", lasting=False)
+        known = next((row for row in rows if _key(row) == _key(error) and not row.ended), None)
+        if known is None:
+            rows.append(known := error)
+        known.when.append(when)
+    return rows
+
+
+def _key(row: Row) -> tuple[str, int, str, Action]:
+    return row.kind, row.number, row.bus_id, row.action
+
+
+def _end(rows: Sequence[Row], bus_id: str | None, why: str, *, lasting: bool = True) -> None:
+    """Errors that stand are history from here on. bus_id: of this card, None: of all."""
+    for row in rows:
+        if row.ended or (bus_id and not _same_card(row.bus_id, bus_id)):
+            continue
+        if lasting or row.action not in _LASTING:
+            row.ended = why
+
+
+def _same_card(one: str, other: str) -> bool:
+    """``0000:9b:00`` of the kernel's log and ``00000000:9B:00.0`` of nvidia-smi are one card."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(bus_id: str) -> str:
+    domain, _, rest = bus_id.lower().split(".")[0].partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+def standing(rows: Iterable[Row]) -> list[Row]:
+    """Those about which something has to be done, the worst first."""
+    return sorted((row for row in rows if row.status != "pass"), key=lambda row: _ORDER[row.action])
+
+
+def judge(outcome: Outcome, table: Xids) -> Verdict:
     """Return (status, message, evidence, hint, numbers) for gpu.xid; outcome: of the job read."""
     if not outcome.ok:
         return "not_run", f"the kernel's log cannot be read: {outcome.message}", [], None, {}
-    found: dict[tuple[str, int, str], dict[str, Any]] = {}
-    for when, line in outcome.result["lines"]:
-        error = parse(line)
-        if error is None:
-            continue
-        key = (error["kind"], error["number"], error["bus_id"])
-        if key not in found:
-            found[key] = dict(error, count=0, first=when)
-        found[key]["count"] += 1
-        found[key]["last"] = when
-    numbers = {
-        "xids": sum(row["count"] for row in found.values() if row["kind"] == "xid"),
-        "sxids": sum(row["count"] for row in found.values() if row["kind"] == "sxid"),
+    rows = read(((when / 1e6, line) for when, line in outcome.result["lines"]), table)
+    numbers: dict[str, float] = {
+        f"{kind}s": sum(len(row.when) for row in rows if row.kind == kind) for kind in ("xid", "sxid")
     }
     partial = outcome.result["first"]
-    note = [f"the kernel's log no longer reaches back to the boot: {partial} lines are gone"] if partial else []
-    if not found:
-        return "pass", "no Xid since boot" if not note else "no Xid in the kernel's log", note, None, numbers
-    weights: dict[str, list[Row]] = {}
-    evidence = []
-    for row in found.values():
-        meaning, weight = _meaning(row)
-        weights.setdefault(weight, []).append(row)
-        evidence.append(f"{_name(row)}, {row['count']} times, last {row['last'] / 1e6:.0f} s after boot: {meaning}")
-    for weight, status in (("hardware", "fail"), ("reset", "fail"), ("driver", "warn")):
-        if weight in weights:
-            first = weights[weight][0]
-            return status, f"{_name(first)}: {_meaning(first)[0]}", evidence + note, HINTS[weight], numbers
-    return ("pass", f"{numbers['xids']} Xids since boot, of programs' own faults", evidence + note, None, numbers)
+    evidence = [describe(row) for row in rows]
+    if partial:
+        evidence.append(f"the kernel's log no longer reaches back to the boot: {partial} lines are gone")
+    stand = standing(rows)
+    if stand:
+        worst = stand[0]
+        more = f" and {len(stand) - 1} more" if len(stand) > 1 else ""
+        return worst.status, worst.told + more, evidence, worst.repair, numbers
+    if not rows:
+        return "pass", "no Xid since boot" if not partial else "no Xid in the kernel's log", evidence, None, numbers
+    return (
+        "pass",
+        f"{numbers['xids'] + numbers['sxids']} errors in the log, none needs a repair",
+        evidence,
+        None,
+        numbers,
+    )
 
 
-def _name(row: Row) -> str:
-    return f"{'SXid' if row['kind'] == 'sxid' else 'Xid'} {row['number']} at {row['bus_id']}"
-
-
-def _meaning(row: Row) -> tuple[str, str]:
-    if row["kind"] == "sxid":
-        return f"NVSwitch: {row['words'] or 'no words'}", "hardware" if row["fatal"] else "program"
-    meaning, weight = XIDS.get(row["number"], ("not known here: NVIDIA's XID catalogue tells", "driver"))
-    return meaning, weight
+def describe(row: Row) -> str:
+    """One line about an error: how often, what it means, what has to be done or why nothing has."""
+    last = next((when for when in reversed(row.when) if when is not None), None)
+    often = f", {len(row.when)} times" + (f", last {last:.0f} s after boot" if last is not None else "")
+    then = row.ended or f"to do: {row.repair}"
+    return f"{row.name}{often}: {row.meaning}; {then}" + (f"; {row.note}" if row.note else "")
