@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -87,6 +88,8 @@ def _stay(number, frame):
 
 def _close_all(keep, log):
     """Give up every file of the caller: an open pipe would keep the ssh connection waiting."""
+    # A file of the caller that is collected later would close its number again, which is another file's by then.
+    gc.freeze()
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(log.fileno(), 1)

@@ -22,7 +22,8 @@ class Output(object):
     def __init__(self, process, data=None, most=MOST_BYTES):
         self.process, self.data, self.left = process, memoryview(data or b""), most
         self.parts = {pipe: [] for pipe in (process.stdout, process.stderr) if pipe}
-        self.open = selectors.DefaultSelector()
+        # Not epoll: its descriptor would be closed whenever the collector comes, in a forked process too.
+        self.open = selectors.PollSelector()
         for pipe in self.parts:
             self.open.register(pipe, selectors.EVENT_READ)
         if process.stdin:
