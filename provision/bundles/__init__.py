@@ -1,4 +1,4 @@
-"""Reads what people collect of a host (nvidia-bug-report.log, a sosreport) as that host: facts in the probe's own schema.
+"""Reads what people collect of a host (nvidia-bug-report.log, a sosreport, a case) as that host: facts in the probe's own schema.
 
 The sections or files of a bundle are laid out as a folder of ours, and the probe reads that folder. Everything in a bundle
 comes from strangers: what it unpacks to, its entries and their paths have limits, nothing is written outside the folder, and a
@@ -8,7 +8,6 @@ link is made only at the end and only where its folder is a real one (the probe 
 from __future__ import annotations
 
 import bz2
-import contextlib
 import gzip
 import io
 import lzma
@@ -17,21 +16,20 @@ import re
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO
 from xml.sax.saxutils import escape
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
-from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe
-from provision.errors import UsageError
+from provision.bundles import case
+from provision.bundles.folder import HostFolder, refused
 from provision.facts import Facts
 from provision.lib import scratch
 
 MOST_UNPACKED = 2 << 30
-MOST_KEPT = 256 << 20
 MOST_ENTRIES = 200_000
 _MOST_REPORT = 64 << 20
 _PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
@@ -70,8 +68,10 @@ class Bundle:
 
     kind: str
     facts: Facts
-    unsaid: frozenset[str]
-    quotes: frozenset[str]
+    unsaid: frozenset[str] = frozenset()
+    quotes: frozenset[str] = frozenset()
+    # role variables of an exported case
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _Limited(io.RawIOBase):
@@ -87,7 +87,7 @@ class _Limited(io.RawIOBase):
         data = self._stream.read(len(buffer))
         self._left -= len(data)
         if self._left < 0:
-            raise _refused(f"it unpacks to more than {self._most >> 20} MiB")
+            raise refused(f"it unpacks to more than {self._most >> 20} MiB")
         buffer[: len(data)] = data
         return len(data)
 
@@ -98,9 +98,9 @@ def read(path: Path) -> Bundle:
         with host_tree.open_file(str(path)) as packed:
             return _read(packed)
     except host_tree.OddFileError as error:
-        raise _refused(error.strerror or "not a regular file") from error
+        raise refused(error.strerror or "not a regular file") from error
     except _DAMAGED as error:
-        raise _refused(str(error) or type(error).__name__) from error
+        raise refused(str(error) or type(error).__name__) from error
 
 
 def _read(packed: BinaryIO) -> Bundle:
@@ -108,20 +108,25 @@ def _read(packed: BinaryIO) -> Bundle:
     packed.seek(0)
     opener = next((opener for magic, opener in _PACKED.items() if head.startswith(magic)), None)
     if head.startswith(b"\x28\xb5\x2f\xfd"):
-        raise _refused("it is compressed by zstd: zstd -d FILE first")
+        raise refused("it is compressed by zstd: zstd -d FILE first")
     stream = io.BufferedReader(_Limited(opener(packed) if opener else packed, MOST_UNPACKED), 1 << 16)
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
-        host = _Host(Path(folder))
-        if stream.peek(512)[257:262] == b"ustar":
+        host = HostFolder(Path(folder))
+        start = stream.peek(512)[:512]
+        if start[257:262] == b"ustar" and start.startswith(case.NAME.encode() + b"\0"):
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                facts, values = case.replay(archive, host)
+            return Bundle("exported case", facts, values=values)
+        if start[257:262] == b"ustar":
             kind = "sosreport"
             _lay_out_sos(stream, host)
         else:
             kind = "nvidia-bug-report"
             text = _all(stream)
             if _REPORT not in text[:1_000_000]:
-                raise _refused("it is neither the log of nvidia-bug-report.sh nor a sosreport")
+                raise refused("it is neither the log of nvidia-bug-report.sh nor a sosreport")
             _lay_out_report(text, host)
-        return host.bundle(kind)
+        return _bundle(host, kind)
 
 
 def _all(stream: IO[bytes]) -> str:
@@ -132,69 +137,22 @@ def _all(stream: IO[bytes]) -> str:
     return b"".join(parts).decode("utf-8", "backslashreplace").replace("\r\n", "\n")
 
 
-def _refused(why: str) -> UsageError:
-    return UsageError(
-        "usage.bundle",
-        "the bundle cannot be read",
-        because=[why],
-        hint="give nvidia-bug-report.log(.gz) or a sosreport tarball; a single log goes to provision diagnose --text -",
-    )
-
-
-class _Host:
-    """A folder that stands for a host, and what its programs answer."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.left = folder, MOST_KEPT
-        self.answers: dict[str, tuple[int, str]] = {}
-
-    def write(self, path: str, content: bytes) -> None:
-        """Write a file below the folder, unless its path leads out of it or is taken."""
-        parts = PurePosixPath(path).parts
-        parts = parts[1:] if parts[:1] == ("/",) else parts
-        if not parts or ".." in parts or "\0" in path:
-            return
-        self.left -= len(content)
-        if self.left < 0:
-            raise _refused(f"more than {MOST_KEPT >> 20} MiB of it concern the driver")
-        target = self.folder.joinpath(*parts)
-        # Two entries of one name, a file where a folder is meant, names longer than a file system has: the first counts.
-        with contextlib.suppress(OSError):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
-                file.write(content)
-
-    def link(self, path: str, target: str) -> None:
-        """Make a link, after every file: its own folder has to be a real one of ours."""
-        place = self.folder / path
-        with contextlib.suppress(OSError, ValueError):
-            if place.parent.resolve() == place.parent and not os.path.lexists(place):
-                place.symlink_to(target)
-
-    def text(self, path: str, content: str) -> None:
-        self.write(path, content.encode("utf-8", "replace"))
-
-    def bundle(self, kind: str) -> Bundle:
-        if "nvidia-smi" in self.answers:
-            self.text("/usr/bin/nvidia-smi", "")
-            (self.folder / "usr/bin/nvidia-smi").chmod(0o700)
-        facts = Facts.of_host(probe.collect(str(self.folder), run=self._run))
-        said = set(_SAID) | {fact for fact, path in _SAID_BY.items() if (self.folder / path[1:]).exists()}
-        if "systemctl" in self.answers:
-            said.add("trouble.boot.failed_units")
-        quotes = set(facts.trouble.boot.log) if facts.trouble else set()
-        quotes |= {row.make_error for row in facts.trouble.boot.dkms if row.make_error} if facts.trouble else set()
-        # A file of the owner's or a log is a witness; that a folder of modules is there is none.
-        for top in ("etc", "var"):
-            quotes |= {
-                "/" + str(path.relative_to(self.folder)) for path in (self.folder / top).rglob("*") if path.is_file()
-            }
-        return Bundle(kind, facts, frozenset(_unsaid(facts, said)), frozenset(quotes))
-
-    def _run(self, command: list[str], timeout: float) -> tuple[int, str, str]:
-        name = command[0].rsplit("/", 1)[-1]
-        rc, out = self.answers.get(name, (127, ""))
-        return rc, out, ""
+def _bundle(host: HostFolder, kind: str) -> Bundle:
+    if "nvidia-smi" in host.answers:
+        host.text("/usr/bin/nvidia-smi", "")
+        host.runnable("/usr/bin/nvidia-smi")
+    facts = Facts.of_host(host.collect())
+    said = set(_SAID) | {fact for fact, path in _SAID_BY.items() if (host.folder / path[1:]).exists()}
+    if "systemctl" in host.answers:
+        said.add("trouble.boot.failed_units")
+    quotes = set(facts.trouble.boot.log) if facts.trouble else set()
+    quotes |= {row.make_error for row in facts.trouble.boot.dkms if row.make_error} if facts.trouble else set()
+    # A file of the owner's or a log is a witness; that a folder of modules is there is none.
+    for top in ("etc", "var"):
+        quotes |= {
+            "/" + str(path.relative_to(host.folder)) for path in (host.folder / top).rglob("*") if path.is_file()
+        }
+    return Bundle(kind, facts, frozenset(_unsaid(facts, said)), frozenset(quotes))
 
 
 def _unsaid(model: Any, said: set[str], base: str = "") -> Iterable[str]:
@@ -211,13 +169,13 @@ def _unsaid(model: Any, said: set[str], base: str = "") -> Iterable[str]:
 # --- sosreport -----------------------------------------------------------------------------------------------
 
 
-def _lay_out_sos(stream: IO[bytes], host: _Host) -> None:
+def _lay_out_sos(stream: IO[bytes], host: HostFolder) -> None:
     """Files as they lie in the host (sos: add_copy_spec) and outputs below sos_commands/PLUGIN (add_cmd_output)."""
     links, commands = list[tuple[str, str]](), dict[str, str]()
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for count, entry in enumerate(archive):
             if count > MOST_ENTRIES:
-                raise _refused(f"it has more than {MOST_ENTRIES} entries")
+                raise refused(f"it has more than {MOST_ENTRIES} entries")
             # sosreport-HOST-…/etc/os-release
             path = "/".join(PurePosixPath(entry.name.removeprefix("./")).parts[1:])
             if path.startswith("/") or ".." in path.split("/"):
@@ -285,7 +243,7 @@ def _dpkg_status(text: str) -> str:
 # --- nvidia-bug-report.log -----------------------------------------------------------------------------------
 
 
-def _lay_out_report(text: str, host: _Host) -> None:
+def _lay_out_report(text: str, host: HostFolder) -> None:
     """Sections between lines of underscores: ``*** PATH`` with a line ``*** ls:`` and the file, or a command and its output.
 
     Source: nvidia-bug-report.sh of NVIDIA's driver packages 390 and 520 (append, append_command, echo_metadata).
@@ -325,7 +283,7 @@ def _this_boot(body: str) -> str:
 # --- outputs of programs -------------------------------------------------------------------------------------
 
 
-def _kernel(uname: str, host: _Host) -> None:
+def _kernel(uname: str, host: HostFolder) -> None:
     words = uname.split()
     if len(words) > 2:
         host.text("/proc/sys/kernel/osrelease", words[2] + "\n")
@@ -344,7 +302,7 @@ _SLOT = re.compile(r"^(?:([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ")
 _IN_USE = re.compile(r"^\s+Kernel driver in use: ([\w-]{1,64})\s*$")
 
 
-def _lspci(text: str, host: _Host) -> None:
+def _lspci(text: str, host: HostFolder) -> None:
     """Devices of lspci -nn (class, vendor, device by number), and of -v who drives them."""
     for match in _DEVICE.finditer(text):
         domain, slot, class_, vendor, device = match.groups()
@@ -361,7 +319,7 @@ def _lspci(text: str, host: _Host) -> None:
             host.link(where + "/driver", f"../../../../bus/pci/drivers/{driver.group(1)}")
 
 
-def _device_nodes(text: str, host: _Host) -> None:
+def _device_nodes(text: str, host: HostFolder) -> None:
     """Nodes of a long listing: ``crw-rw-rw- 1 root root 195, 0 … /dev/nvidia0``."""
     for match in re.finditer(
         r"^(?:\*\*\* ls: )?c[rwx-]{9}\S* .*?\s(?:/dev/)?(nvidia(?:[0-9]{1,3}|ctl|-uvm(?:-tools)?))$", text, re.M

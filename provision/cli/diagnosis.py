@@ -20,6 +20,7 @@ from provision.errors import UsageError
     "provision diagnose --explain driver.stale_module",
     "provision diagnose --text 'RmInitAdapter failed'",
     "provision diagnose --bundle nvidia-bug-report.log.gz",
+    "provision diagnose -l gpu01 --export case.tar",
     "journalctl -k -b | provision diagnose --text -",
 )
 def diagnose(
@@ -36,7 +37,17 @@ def diagnose(
     bundle: Annotated[
         Path | None,
         typer.Option(
-            "--bundle", metavar="FILE", help="Read nvidia-bug-report.log(.gz) or a sosreport as a host. Asks no host."
+            "--bundle",
+            metavar="FILE",
+            help="Read nvidia-bug-report.log(.gz), a sosreport or an exported case as a host. Asks no host.",
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="FILE",
+            help="Write one host to a file for a report: no names, addresses, serials, tokens.",
         ),
     ] = None,
 ) -> int:
@@ -44,11 +55,11 @@ def diagnose(
 
     What has to be mended first stands first; what only follows from it is listed under it. rescue carries the repair out.
     """
-    if sum(given is not None for given in (explain, text, bundle)) > 1:
+    if sum(given is not None for given in (explain, text, bundle, export)) > 1:
         raise UsageError(
             "usage.arguments",
-            "--explain, --text and --bundle are different questions",
-            hint="give one of them, and no host for any",
+            "--explain, --text, --bundle and --export are different questions",
+            hint="give one of them; only --export asks a host",
         )
     if explain is not None:
         from provision.commands import diagnose as command
@@ -67,6 +78,8 @@ def diagnose(
     fleet, renderer = open_fleet(settings, "diagnose")
     from provision.commands import diagnose as command
 
+    if export is not None:
+        return finish(settings, command.export(fleet, export, renderer.progress()), renderer)
     return finish(settings, command.run(fleet, renderer.progress(), _again(settings)), renderer)
 
 

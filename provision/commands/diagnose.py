@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
 
@@ -17,10 +18,15 @@ from provision.diagnose.pages import Page
 from provision.diagnose.rule import Case
 from provision.diagnose.text import matches, traps
 from provision.documents import Document
-from provision.errors import Exit, Issue, ProvisionError
+from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.facts import Facts
-from provision.planning import describe_gpus, read_facts
+from provision.inventory import Host, variables
+from provision.lib import files, scratch
+from provision.planning import describe_gpus, probe_args, read_facts
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
+
+if TYPE_CHECKING:
+    from provision.bundles import Bundle
 
 # before the ids of the catalog's known errors
 _TRAP = "trap."
@@ -48,6 +54,8 @@ class DiagnoseDocument(Document):
     hosts: dict[str, DiagnosedHost] = Field(default_factory=dict)
     # the command that mends every broken host, as it has to be typed
     rescue: str | None = None
+    # of --export: the file that was written
+    exported: str | None = None
 
 
 class ExplainedCode(BaseModel):
@@ -120,12 +128,72 @@ def judged(facts: Facts, values: dict[str, object]) -> DiagnosedHost:
     )
 
 
+_EXPORT_HINT = "name a file that can be written: --export case.tar"
+
+
+def export(fleet: Fleet, path: Path, talk: Talk | None = None) -> DiagnoseDocument:
+    """Write one host to a file for others, without the names of anybody (see provision.bundles.case), and return its diagnosis.
+
+    The case is replayed before it is written. Raises UsageError for several hosts, for a file that cannot be written, and where
+    the case leads to another diagnosis than the host.
+    """
+    from provision import bundles
+    from provision.bundles import case
+
+    if len(fleet.hosts) != 1:
+        raise UsageError("usage.arguments", "--export is for one host", hint="name it: -l HOST")
+    files.check_writable(path, _EXPORT_HINT)
+    (host,), values = fleet.hosts, fleet.values[fleet.hosts[0].name]
+    (answer,) = ask_all(
+        fleet,
+        fleet.hosts,
+        "reading the host",
+        lambda host, session: session.call("probe.export", probe_args(values), timeout=180),
+        talk or Silent(),
+    ).values()
+    if isinstance(answer, ProvisionError):
+        raise answer
+    here = judged(Facts.of_host(answer["facts"]), values)
+    users = [host.connection.user] if host.connection.user else []
+    names = {"hosts": [host.name], "users": users, "addresses": [host.connection.address]}
+    known = variables.known()
+    given = {name: value for name, value in values.items() if name in known and value != known[name].default}
+    data = case.make(answer, given, names)
+    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
+        trial = Path(folder) / "case.tar"
+        trial.write_bytes(data)
+        bundle = bundles.read(trial)
+    again = judged(bundle.facts, _values_of(bundle))
+    if _signature(here.findings) != _signature(again.findings) or bool(here.unknown) != bool(again.unknown):
+        raise UsageError(
+            "diagnose.export_differs",
+            "the exported case would lead to another diagnosis than the host",
+            host=host.name,
+            because=[f"the host: {_signature(here.findings)}", f"the case: {_signature(again.findings)}"],
+            hint="report it with both lines: a name of the host is a word that diagnosis goes by",
+        )
+    files.write(path, data, _EXPORT_HINT, 0o600)
+    document = DiagnoseDocument(hosts={host.name: here}, errors=issues(host.name, here), exported=str(path))
+    return document.conclude([Exit.CHECK_FAILED] if here.status in ("broken", "unexplained") else [])
+
+
+def _signature(findings: Sequence[Cause]) -> list[object]:
+    """What makes two diagnoses the same: codes, levels, repairs and what is folded, in order."""
+    return [(one.code, one.level, [r.action for r in one.repairs], _signature(one.folded)) for one in findings]
+
+
+def _values_of(bundle: Bundle) -> dict[str, object]:
+    """Effective role variables of an exported case, checked as those of an inventory."""
+    return variables.effective(Host(name="case", vars=dict(bundle.values)))
+
+
 def of_bundle(path: Path, values: dict[str, object]) -> DiagnoseDocument:
     """Return what a bundle says of its host (see provision.bundles). Raises UsageError for what is none."""
     from provision import bundles
     from provision.diagnose.judge import judge
 
     bundle, catalog = bundles.read(path), load_catalog()
+    values = {**values, **_values_of(bundle)} if bundle.values else values
     found = judge(Case(bundle.facts, values, catalog), bundle.unsaid, bundle.quotes)
     name = bundle.facts.host.hostname or path.name
     host = DiagnosedHost(

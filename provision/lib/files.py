@@ -24,7 +24,7 @@ def check_writable(path: Path, hint: str) -> None:
         raise _unwritten(path, why, hint)
 
 
-def write(path: Path, text: str, hint: str, mode: int | None = None) -> None:
+def write(path: Path, text: str | bytes, hint: str, mode: int | None = None) -> None:
     """Write a text in one step: who reads the file sees the old one or the new one.
 
     A link is followed, so that what it leads to is written. mode: None keeps that of the file, or makes it as any new file
@@ -34,10 +34,10 @@ def write(path: Path, text: str, hint: str, mode: int | None = None) -> None:
     place, name = path.expanduser().resolve(), None
     try:
         with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=place.parent, prefix=f".{place.name}.", suffix=".tmp", delete=False
+            dir=place.parent, prefix=f".{place.name}.", suffix=".tmp", delete=False
         ) as file:
             name = file.name
-            file.write(text)
+            file.write(text if isinstance(text, bytes) else text.encode())
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(_mode(place) if mode is None else mode)

@@ -56,6 +56,15 @@ _MEASURED = {"id": str, "seconds": _NUMBER, "skip?": str, "evidence?": _LINES, "
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "probe.facts": {"": dict},
     "probe.diagnostics": {"": dict},
+    "probe.export": {
+        "": {
+            "facts": dict,
+            "files": {...: {"text": str, "mtime": _NUMBER}},
+            "folders": _LINES,
+            "links": {...: str},
+            "own": {...: _LINES},
+        }
+    },
     "prove.proofs": {"": {"measured": [_MEASURED]}},
     "probe.gpu_users": {"": {"gpu_users": [{"comm": str, "pid": int, "user": _TEXT}]}},
     "conda.size": {"": {...: ({"total": int, "own": int}, None)}},

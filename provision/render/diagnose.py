@@ -38,6 +38,8 @@ def diagnosed(document: DiagnoseDocument, verbosity: int) -> Iterable[Renderable
     first = next((f for host in document.hosts.values() for f in host.findings if f.level == "error"), None)
     if first is not None:
         yield Text(f"more about it: provision diagnose --explain {first.code}", style="dim")
+    if document.exported:
+        yield Text(f"written: {document.exported} (look at it before you share it: case.json and the folder root)")
     if document.rescue:
         yield Text(f"to mend what is broken: {document.rescue}", style="dim")
 

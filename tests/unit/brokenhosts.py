@@ -13,6 +13,7 @@ A file has ``hosts``, trees by name that several cases begin with, and ``cases``
     os: "24.04" · programs: {dmesg: text, …} what other programs answer
     facts: what no folder can hold (disks, gpu_users), over the facts
     values: role variables that are no defaults
+    exported: path of a file of ``diagnose --export``, which is replayed in place of host and tree; ``facts`` are laid over it
 """
 
 import copy
@@ -22,6 +23,7 @@ from pathlib import Path
 import yaml
 
 from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
+from provision import bundles
 from provision.catalog import load_catalog
 from provision.diagnose import diagnose
 from provision.facts import Facts
@@ -76,8 +78,11 @@ def _name(row):
     return row["path"] if isinstance(row, dict) else row
 
 
-def facts_of(case, hosts, root):
+def facts_of(case, hosts, root, collect=probe_diagnostics.collect):
     """Return provision.facts.Facts of a case, read from a folder that is written below root."""
+    if "exported" in case:
+        found = bundles.read(trees.ROOT / case["exported"]).facts.model_dump(mode="json")
+        return Facts.model_validate(_over(found, case.get("facts", {})))
     tree = merged(hosts.get(case.get("host"), {}), case.get("tree"))
     gone = tree.pop("gone", [])
     smi, gpus = case.get("smi", tree.pop("smi", None)), case.get("gpus", tree.pop("gpus", []))
@@ -92,7 +97,10 @@ def facts_of(case, hosts, root):
             _keep_date(trees.at(root, f"/boot/initrd.img-{release}"))
     for path in gone:
         trees.at(root, path).unlink()
-    found = probe_diagnostics.collect(str(root), run=_runner(smi, gpus, tree, case.get("programs", {})))
+    found = collect(str(root), run=_runner(smi, gpus, tree, case.get("programs", {})))
+    if "own" in found:
+        _over(found["facts"], case.get("facts", {}))
+        return found
     return Facts.model_validate(_over(found, case.get("facts", {})))
 
 

@@ -38,10 +38,10 @@ def collect(root="/", run=None, smi_timeout=probe_facts.SMI_TIMEOUT, conda_prefi
     return redact.data(collect_all(root, run, smi_timeout, conda_prefixes))
 
 
-def collect_all(root="/", run=None, smi_timeout=probe_facts.SMI_TIMEOUT, conda_prefixes=()):
-    """As collect, with passwords and tokens."""
-    facts = probe_facts.collect_all(root, run, smi_timeout, conda_prefixes)
-    tree = HostTree(root)
+def collect_all(root="/", run=None, smi_timeout=probe_facts.SMI_TIMEOUT, conda_prefixes=(), tree=None):
+    """As collect, with passwords and tokens. tree: the HostTree of root to read by."""
+    facts = probe_facts.collect_all(root, run, smi_timeout, conda_prefixes, tree)
+    tree = tree or HostTree(root)
     facts["trouble"] = {
         "boot": probe_facts.read_part(tree, "trouble.boot", boot_diagnostics.read, facts, run),
         "apt": probe_facts.read_part(tree, "trouble.apt", apt_diagnostics.read, facts),

@@ -178,9 +178,9 @@ def collect(root="/", run=None, smi_timeout=SMI_TIMEOUT, conda_prefixes=()):
     return redact.data(collect_all(root, run, smi_timeout, conda_prefixes))
 
 
-def collect_all(root="/", run=None, smi_timeout=SMI_TIMEOUT, conda_prefixes=()):
-    """As collect, with passwords and tokens: for what reads on, on the host itself."""
-    tree = HostTree(root)
+def collect_all(root="/", run=None, smi_timeout=SMI_TIMEOUT, conda_prefixes=(), tree=None):
+    """As collect, with passwords and tokens: for what reads on, on the host itself. tree: the HostTree of root to read by."""
+    tree = tree or HostTree(root)
     query = smi.start(tree, run, smi_timeout)
     try:
         facts = _collect(tree, conda_prefixes)
