@@ -58,7 +58,8 @@ _SAID_BY = {
     "apt": "/etc/apt",
 }
 _SAID = frozenset({"host", "module.loaded", "kernels.running", "unreadable", "trouble.boot.log"}) | {
-    f"trouble.boot.{name}" for name in ("log_from", "cmdline", "modules", "driver_gpus", "card_off", "driver_container")
+    f"trouble.boot.{name}"
+    for name in ("log_from", "errors", "cmdline", "modules", "driver_gpus", "card_off", "driver_container")
 }
 
 

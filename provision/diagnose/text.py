@@ -107,7 +107,7 @@ def _judged(match: Match, given: _Text) -> Match | None:
     lines = [
         given.lines[number] for number in given.with_any(("xid", "linux version", "nvrm: loading", "was successfully"))
     ]
-    rows = xid.read(((None, line) for line in lines), load_catalog().xids)
+    rows = xid.read(((0, None, line) for line in lines), load_catalog().xids)
     # Xid 79 has its own page.
     others = [row for row in rows if row.number != 79]
     if not others:

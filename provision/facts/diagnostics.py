@@ -87,6 +87,21 @@ class Compiler(Answer):
     missing: bool = False
 
 
+class KernelLine(Answer):
+    """A line of the kernel's log. boot: 0 this one, -1 the one before; when: seconds since 1970."""
+
+    boot: Number = 0
+    when: float | None = None
+    text: Line
+
+
+class KernelErrors(Answer):
+    """Errors of GPUs that the kernel's log of two weeks has, and what ends them. now: when it was read."""
+
+    now: float | None = None
+    lines: list[KernelLine] = Field(default_factory=list)
+
+
 class BootDiagnostics(Answer):
     """Kernel log, modules, DKMS, initramfs, services: what decides whether the driver comes up."""
 
@@ -94,6 +109,7 @@ class BootDiagnostics(Answer):
     log: list[Line] = Field(default_factory=list)
     # where it was read; empty: nowhere
     log_from: list[Line] = Field(default_factory=list)
+    errors: KernelErrors = Field(default_factory=KernelErrors)
     modules: list[ModuleRow] = Field(default_factory=list)
     # nvidia_uvm.uvm_disable_hmm -> Y
     parameters: dict[Name, Line] = Field(default_factory=dict)

@@ -69,6 +69,17 @@ BOOT = st.fixed_dictionaries(
     {
         "log": few(LINES, 5),
         "log_from": few(st.just("dmesg"), 1),
+        "errors": st.fixed_dictionaries(
+            {
+                "now": either(st.floats(0, 2e9)),
+                "lines": few(
+                    st.fixed_dictionaries(
+                        {"boot": st.integers(-2, 0), "when": either(st.floats(0, 2e9)), "text": LINES}
+                    ),
+                    5,
+                ),
+            }
+        ),
         "modules": few(
             st.fixed_dictionaries(
                 {

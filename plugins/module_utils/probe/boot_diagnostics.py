@@ -10,8 +10,9 @@ failed units; each is given up after seconds. Standard library only, Python 3.8 
 from __future__ import annotations
 
 import re
+import time
 
-from ansible_collections.gpu.provision.plugins.module_utils.lib import kmod
+from ansible_collections.gpu.provision.plugins.module_utils.lib import kernel_errors, kmod
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer
 
 TIMEOUT = 5.0
@@ -54,11 +55,12 @@ def read(tree, facts, run=None):
     in place of programs, None for the real ones (on a recorded host: none).
     """
     ask = _asker(tree, run)
-    log, log_from = read_log(tree, ask)
+    lines, log_from = read_log(tree, ask)
     failed = read_failed_units(tree, facts, ask)
     return {
-        "log": log,
+        "log": interesting(this_boot(lines)),
         "log_from": log_from,
+        "errors": read_errors(tree, ask, lines),
         "modules": read_modules(tree),
         "parameters": read_parameters(tree),
         "dkms": read_dkms(tree),
@@ -178,26 +180,36 @@ def _asker(tree, run):
 
 
 def read_log(tree, ask):
-    """Return (lines about the driver in this boot's kernel log, dates taken off; where they are from).
-
-    dmesg has this boot alone. Where it may not be read: the journal, then the files, from the last start of a kernel
-    on (``Linux version``), since an error of an earlier boot is none of now.
-    """
+    """Return (the kernel's log, where it is from). dmesg has this boot alone; where it may not be read: the journal, files."""
     for command in (["dmesg"], ["journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-iso"]):
         answer = ask(command)
         if answer is not None and answer[0] == 0 and answer[1].strip():
-            return interesting(answer[1].splitlines()), [" ".join(command[:3])]
+            return answer[1].splitlines(), [" ".join(command[:3])]
     for path in ("/var/log/kern.log", "/var/log/dmesg", "/var/log/syslog", "/var/log/messages"):
         text = _tail(tree, path)
         if text:
-            return interesting(this_boot(text.splitlines())), [path]
+            return text.splitlines(), [path]
     if tree.live:
         tree.note("the kernel's log (dmesg)")
     return [], []
 
 
+def read_errors(tree, ask, lines):
+    """provision.facts.diagnostics.KernelErrors: errors of the GPUs in these lines and in the journal of two weeks."""
+    now = time.time() if tree.live else None
+    try:
+        started = now - float((tree.word("/proc/uptime") or "").split()[0])
+    except (TypeError, ValueError, IndexError):
+        started = None
+    answer = ask(kernel_errors.JOURNAL)
+    text = answer[1] if answer is not None and answer[0] == 0 else ""
+    earlier, journal = kernel_errors.of_journal(text, tree.word("/proc/sys/kernel/random/boot_id") or "")
+    found = earlier + kernel_errors.fuller(kernel_errors.of_log(lines, started), journal)
+    return {"now": now, "lines": [{"boot": boot, "when": when, "text": _plain(text)} for boot, when, text in found]}
+
+
 def this_boot(lines):
-    """Lines from the last start of a kernel on; all where none is in sight."""
+    """Lines from the last start of a kernel on, since an error of an earlier boot is none of now; all where none is in sight."""
     starts = [number for number, line in enumerate(lines) if "Linux version " in line]
     return lines[starts[-1] :] if starts else lines
 
@@ -206,10 +218,15 @@ def interesting(lines):
     """Lines that concern the GPU driver, without dates, each once, the last ones where there are many."""
     kept = {}
     for line in lines:
-        plain = _SECONDS.sub("", _STAMP.sub("", line)).rstrip()
+        plain = _plain(line)
         if _INTERESTING.search(plain):
             kept.setdefault(plain[:500], None)
     return list(kept)[-_LOG_LINES:]
+
+
+def _plain(line):
+    """A line of a log without what stands before the kernel's words."""
+    return _SECONDS.sub("", _STAMP.sub("", line)).rstrip()
 
 
 def _tail(tree, path):

@@ -1,19 +1,36 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Lines with Xid and SXid errors in the kernel's log since boot: job ``read``, from /dev/kmsg."""
+"""Lines with Xid and SXid errors in the kernel's log, of this boot and of earlier ones: job ``read``."""
 
 from __future__ import annotations
 
 import errno
 import os
+import time
+
+from ansible_collections.gpu.provision.plugins.module_utils.lib import kernel_errors, outputs
+
+JOURNAL_TIMEOUT = 10.0
+JOURNAL_BYTES = 8 << 20
 
 
 def read(args, say):
-    """Job: {"lines": [[microseconds since boot, text]], "first": number of the oldest record} of /dev/kmsg.
+    """Job: {"lines": as lib.kernel_errors has them, "first": number of the oldest record of /dev/kmsg, "now": seconds}.
 
-    Lines with Xid are kept, and no others. Raises OSError where the log cannot be read.
+    Raises OSError where the log cannot be read. A journal that does not answer in time is left out.
     """
     say("reading /dev/kmsg")
+    now = time.time()
+    lines, first = _kmsg(now - time.clock_gettime(time.CLOCK_MONOTONIC))
+    say("asking the journal")
+    answer = outputs.ask(kernel_errors.JOURNAL, JOURNAL_TIMEOUT, JOURNAL_BYTES)
+    text = answer[1].decode("utf-8", "replace") if answer and answer[0] == 0 else ""
+    with open("/proc/sys/kernel/random/boot_id") as stream:
+        earlier, this_boot = kernel_errors.of_journal(text, stream.read().strip())
+    return {"lines": earlier + kernel_errors.fuller(lines, this_boot), "first": first, "now": now}
+
+
+def _kmsg(started):
     lines, first = [], None
     handle = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -33,8 +50,8 @@ def read(args, say):
             if first is None:
                 first = int(fields[1])
             line = text.split("\n", 1)[0]
-            if "Xid" in line:
-                lines.append([int(fields[2]), line])
+            if kernel_errors.wanted(line):
+                lines.append([0, started + int(fields[2]) / 1e6, line])
     finally:
         os.close(handle)
-    return {"lines": lines, "first": first}
+    return lines, first

@@ -365,11 +365,12 @@ def _hangs(case: Case) -> Iterator[Found]:
 
 @rule("gpus.xid")
 def _xids(case: Case) -> Iterator[Found]:
-    events = [(None, line) for line in queries.boot(case).log]
+    errors = queries.boot(case).errors
+    events = [(line.boot, line.when, line.text) for line in errors.lines]
     # Xid 79 is gpus.fell_off_bus
-    stand = [row for row in xid.standing(xid.read(events, case.catalog.xids)) if row.number != 79]
-    for action in dict.fromkeys(row.action for row in stand):
-        rows = [row for row in stand if row.action == action]
+    stand = [row for row in xid.standing(xid.read(events, case.catalog.xids, errors.now)) if row.number != 79]
+    for kind in dict.fromkeys((row.action, bool(row.again)) for row in stand):
+        rows = [row for row in stand if (row.action, bool(row.again)) == kind]
         yield Found(
             rows[0].told + (f" and {len(rows) - 1} more" if len(rows) > 1 else ""),
             [*(row.told for row in rows[1:]), *(row.line for row in rows)],
@@ -380,6 +381,9 @@ def _xids(case: Case) -> Iterator[Found]:
 
 def _recovery(case: Case, row: xid.Row) -> Repair:
     """The repair of an error: in a container, and where a machine has to be opened, on what hands the card over."""
+    if row.again:
+        # the same reset or reboot once more would mend nothing
+        return queries.hardware(case, row.repair)
     if row.action in ("RESTART_BM", "RESTART_VM") and not case.facts.host.container:
         return queries.reboot(row.repair)
     if row.action in ("CHECK_MECHANICALS", "RESTART_BM") or case.facts.host.container:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -16,10 +17,16 @@ from provision.catalog.models.xid import Action, Xids
 from provision.parts.proof import Verdict
 
 Status = Literal["fail", "warn", "pass"]
-# When a line was logged (seconds, None where nobody knows) and the line.
-Event = tuple[float | None, str]
+# The boot (0 is this one, -1 the one before), when the line was logged (seconds since 1970, None: nobody knows), and the line.
+Event = tuple[int, float | None, str]
+DAY_S = 86400.0
+# An error that was mended counts as one that comes back for so long,
+_AGAIN_S = 7 * DAY_S
+# and one that comes so often in a day on one card matters whatever its action is. Lines of one burst count once.
+_OFTEN, _BURST_S = 3, 60.0
 
-_RESET = "nvidia-smi --gpu-reset -i {bus} (as root, while nobody uses the card)"
+# tee: the line that nvidia-smi prints goes to the kernel's log too, and ends what the card had before.
+_RESET = "nvidia-smi --gpu-reset -i {bus} | tee /dev/kmsg (as root, while nobody uses the card)"
 # What an action means here, the worst first: how bad it is, and what has to be done.
 ADVICE: dict[Action, tuple[Status, str]] = {
     "CHECK_MECHANICALS": ("fail", "switch the machine off; check the card's seat, its cables and its cooling"),
@@ -58,11 +65,14 @@ _XID = re.compile(rf"\bXid {_BUS}: ([0-9]{{1,6}})\b(?:, ?(.*))?$")
 _SXID = re.compile(rf"\bSXid {_BUS}: ([0-9]{{1,6}}), (Fatal|Non-fatal)?,? ?(.*)$")
 _RECOVERY = re.compile(r"recovery action changed from .*? to 0x([0-9a-fA-F]+) \(([^)]*)\)", re.I)
 _WORDS = re.compile(r"\(0x([0-9a-fA-F]{1,8}) 0x([0-9a-fA-F]{1,8})\b")
+_BOOTED, _LOADED, _WAS_RESET = "before a boot", "before the module was loaded again", "before the card was reset"
+_RECOVERED, _NAMED = "the driver says since that it has recovered", "the driver has named since what the card needs"
+_MENDED = (_BOOTED, _LOADED, _WAS_RESET, _RECOVERED)
 # What ends errors: of every card, the start of a kernel or of the module; of one, the line that nvidia-smi prints.
 _ENDS = (
-    (re.compile(r"\bLinux version [0-9]"), "before the last boot"),
-    (re.compile(r"NVRM: loading NVIDIA UNIX"), "before the module was loaded again"),
-    (re.compile(r"\bGPU ([0-9A-Fa-f:.]+) was successfully reset"), "before the card was reset"),
+    (re.compile(r"\bLinux version [0-9]"), _BOOTED),
+    (re.compile(r"NVRM: loading NVIDIA UNIX"), _LOADED),
+    (re.compile(r"\bGPU ([0-9A-Fa-f:.]+) was successfully reset"), _WAS_RESET),
 )
 
 
@@ -83,6 +93,8 @@ class Row:
     when: list[float | None] = field(default_factory=list)
     # why it is history; None: it stands
     ended: str | None = None
+    # why the action that its number names is not enough
+    again: str = ""
 
     @property
     def name(self) -> str:
@@ -90,11 +102,14 @@ class Row:
 
     @property
     def status(self) -> Status:
-        return "pass" if self.ended else ADVICE[self.action][0]
+        status = "pass" if self.ended else ADVICE[self.action][0]
+        return "warn" if status == "pass" and self.again else status
 
     @property
     def repair(self) -> str:
         """What has to be done, with the command, and what where it comes back."""
+        if self.again:
+            return f"{self.next or _NEXT['CONTACT']}: {self.again}"
         bus = self.bus_id if "." in self.bus_id else self.bus_id + ".0"
         text = ADVICE[self.action][1].format(bus=bus)
         return text + (f"; where it comes back: {self.next}" if self.next and self.status == "fail" else "")
@@ -102,7 +117,7 @@ class Row:
     @property
     def told(self) -> str:
         """``Xid 48 at 0000:18:00: an uncorrectable error in the card's memory``."""
-        return f"{self.name}: {self.meaning}"
+        return f"{self.name}: {self.meaning}" + (f"; {self.again}" if self.again else "")
 
 
 def parse(line: str, table: Xids) -> Row | None:
@@ -185,13 +200,18 @@ def _fits(bits: str, pattern: str) -> bool:
     return all(wanted in ("-", bit) for bit, wanted in zip(bits, pattern, strict=True))
 
 
-def read(events: Iterable[Event], table: Xids) -> list[Row]:
+def read(events: Iterable[Event], table: Xids, now: float | None = None) -> list[Row]:
     """Return the errors of a log, in the order in which they came first; what was ended since says by what.
 
-    Of a card's lines of Xid 154 the last one counts: it says what the card needs for all that came before it.
+    Of a card's lines of Xid 154 the last one counts: it says what the card needs for all that came before it. now: when the log
+    was read, as events have it; None: at its last line.
     """
     rows: list[Row] = []
-    for when, line in events:
+    last = None
+    for boot, when, line in events:
+        if last is not None and boot != last:
+            _end(rows, None, _BOOTED)
+        last = boot
         for pattern, why in _ENDS:
             if match := pattern.search(line):
                 _end(rows, match.group(1) if pattern.groups else None, why)
@@ -199,20 +219,53 @@ def read(events: Iterable[Event], table: Xids) -> list[Row]:
         if error is None:
             continue
         if error.kind == "xid" and error.number == 154:
-            _end(rows, error.bus_id, "the driver has named since what the card needs", lasting=False)
+            _end(rows, error.bus_id, _RECOVERED if error.action == "NONE" else _NAMED)
         known = next((row for row in rows if _key(row) == _key(error) and not row.ended), None)
         if known is None:
             rows.append(known := error)
         known.when.append(when)
+    # What is left of earlier boots has ended with them.
+    if last:
+        _end(rows, None, _BOOTED)
+    _weigh(rows, now or max((when for row in rows for when in row.when if when is not None), default=0.0))
     return rows
+
+
+def _weigh(rows: Sequence[Row], now: float) -> None:
+    """Mark what came back after it was mended, and what comes too often for a program's matter."""
+    for row in rows:
+        same = [other for other in rows if _key(other) == _key(row)]
+        recent = sorted(when for other in same for when in other.when if when is not None and now - when < DAY_S)
+        bursts, before = 0, float("-inf")
+        for when in recent:
+            bursts += when - before >= _BURST_S
+            before = when
+        needs_repair = ADVICE[row.action][0] == "fail"
+        mended = [other for other in same if other.ended in _MENDED and _newest(other) > now - _AGAIN_S]
+        if not row.ended and needs_repair and mended:
+            row.again = f"it came back after it was mended ({len(mended)} times in a week, {mended[-1].ended})"
+        elif bursts >= _OFTEN and row is same[-1] and (needs_repair or _suspicious(row)):
+            row.again = f"{bursts} times within a day on the same card"
+
+
+def _suspicious(row: Row) -> bool:
+    """A program's matter that is NVIDIA's where it comes back; 43 and 45 come with every program that ends."""
+    return row.action == "RESTART_APP" and row.next == _NEXT["CONTACT"]
+
+
+def _newest(row: Row) -> float:
+    """When it came last. What has no time stands in one log with what it is compared to."""
+    return max((when for when in row.when if when is not None), default=float("inf"))
 
 
 def _key(row: Row) -> tuple[str, int, str, Action]:
     return row.kind, row.number, row.bus_id, row.action
 
 
-def _end(rows: Sequence[Row], bus_id: str | None, why: str, *, lasting: bool = True) -> None:
+def _end(rows: Sequence[Row], bus_id: str | None, why: str) -> None:
     """Errors that stand are history from here on. bus_id: of this card, None: of all."""
+    # no recovery of the driver's mends a cable
+    lasting = why not in (_RECOVERED, _NAMED)
     for row in rows:
         if row.ended or (bus_id and not _same_card(row.bus_id, bus_id)):
             continue
@@ -239,7 +292,7 @@ def judge(outcome: Outcome, table: Xids) -> Verdict:
     """Return (status, message, evidence, hint, numbers) for gpu.xid; outcome: of the job read."""
     if not outcome.ok:
         return "not_run", f"the kernel's log cannot be read: {outcome.message}", [], None, {}
-    rows = read(((when / 1e6, line) for when, line in outcome.result["lines"]), table)
+    rows = read(outcome.result["lines"], table, outcome.result["now"])
     numbers: dict[str, float] = {
         f"{kind}s": sum(len(row.when) for row in rows if row.kind == kind) for kind in ("xid", "sxid")
     }
@@ -253,7 +306,7 @@ def judge(outcome: Outcome, table: Xids) -> Verdict:
         more = f" and {len(stand) - 1} more" if len(stand) > 1 else ""
         return worst.status, worst.told + more, evidence, worst.repair, numbers
     if not rows:
-        return "pass", "no Xid since boot" if not partial else "no Xid in the kernel's log", evidence, None, numbers
+        return "pass", "no Xid in the kernel's log", evidence, None, numbers
     return (
         "pass",
         f"{numbers['xids'] + numbers['sxids']} errors in the log, none needs a repair",
@@ -265,7 +318,9 @@ def judge(outcome: Outcome, table: Xids) -> Verdict:
 
 def describe(row: Row) -> str:
     """One line about an error: how often, what it means, what has to be done or why nothing has."""
-    last = next((when for when in reversed(row.when) if when is not None), None)
-    often = f", {len(row.when)} times" + (f", last {last:.0f} s after boot" if last is not None else "")
-    then = row.ended or f"to do: {row.repair}"
+    last = max((when for when in row.when if when is not None), default=None)
+    often = f", {len(row.when)} times" if len(row.when) > 1 else ""
+    if last is not None:
+        often += f", last {datetime.fromtimestamp(last, UTC):%Y-%m-%d %H:%M} UTC"
+    then = row.ended if row.ended and not row.again else f"to do: {row.repair}"
     return f"{row.name}{often}: {row.meaning}; {then}" + (f"; {row.note}" if row.note else "")
