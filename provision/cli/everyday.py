@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,7 @@ from provision.cli.base import (
     with_lock,
     with_values,
 )
+from provision.errors import UsageError
 
 CATALOG = Annotated[
     Path | None, typer.Option("--catalog", metavar="DIR", help="Facts of this folder instead of the program's own.")
@@ -132,20 +134,53 @@ def envs(
     return finish(settings, command.run(fleet, renderer.progress(), sizes=not no_size), renderer)
 
 
-@command("provision plan", "provision plan -l gpu01 -v", "provision plan -e nvidia_driver_branch=580")
+class Format(StrEnum):
+    text = "text"
+    markdown = "markdown"
+
+
+@command(
+    "provision plan",
+    "provision plan -l gpu01 --why",
+    "provision plan --diff",
+    "provision plan --format markdown",
+    "provision plan -e nvidia_driver_branch=580",
+)
 def plan(
     settings: Settings,
+    why: Annotated[
+        bool, typer.Option("--why", metavar="", help="Show every reason and every package (as -v).")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", metavar="", help="Show the contents of files that are written.")
+    ] = False,
+    format_: Annotated[
+        Format, typer.Option("--format", help="markdown: for a ticket or a merge request.")
+    ] = Format.text,
     prune: Annotated[bool, typer.Option("--prune", metavar="", help=_PRUNE)] = False,
     lock: LOCK = None,
     no_lock: NO_LOCK = False,
 ) -> int:
-    """Show what apply would do: packages, download, restarts, reboots, and the reason of each. Changes nothing."""
+    """Show what apply would do: packages, download, restarts, reboots. Changes nothing.
+
+    Each change is one line with the hosts that it is about: + added, ~ changed, - removed, ! interrupts work.
+    """
+    if format_ is Format.markdown and settings.json:
+        raise UsageError("usage.format", "--format markdown and --json exclude each other", hint="give one of them")
+    settings = replace(settings, verbose=max(settings.verbose, int(why)))
     settings = with_lock(settings, lock, no_lock)
     settings = with_values(settings, prune and {"cuda_toolkit_prune": True})
     fleet, renderer = open_fleet(settings, "plan")
     from provision.commands import plan as command
 
-    return finish(settings, command.run(fleet, renderer.progress()), renderer)
+    document = command.run(fleet, renderer.progress())
+    if format_ is Format.markdown:
+        renderer.markdown(document)
+        renderer.errors(document.errors)
+        return document.exit_code
+    if diff:
+        renderer.contents(document)
+    return finish(settings, document, renderer)
 
 
 _ROLLOUT = "A few hosts at a time"

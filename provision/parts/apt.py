@@ -185,6 +185,8 @@ def _configure(parts: Sequence[AptPart], facts: Facts, proxy: HostProxy) -> tupl
         title="configure apt",
         because="; ".join(dict.fromkeys(filter(None, because))),
         details=details,
+        what="apt",
+        value="; ".join(one for one in details if not one.startswith("write ")),
     )
     return files, step
 

@@ -34,13 +34,21 @@ class PackageChange(BaseModel):
 
 
 class Step(BaseModel):
-    """One thing that apply will do. id: sources, packages, hold, boot, environment, reboot, …; part: of which part."""
+    """One thing that apply will do. id: sources, packages, hold, boot, environment, reboot, …; part: of which part.
+
+    sign, what and value are its line in a plan at a glance: ``+ driver  580.126.20 open, signed``. value without what: the
+    files among the details say it.
+    """
 
     id: str
     part: str = "driver"
     title: str
     because: str
     details: list[str] = Field(default_factory=list)
+    # added, changed, removed, interrupts work
+    sign: Literal["+", "~", "-", "!"] = "~"
+    what: str = ""
+    value: str = ""
 
 
 class Reboot(BaseModel):
@@ -56,6 +64,8 @@ class HostPlan(BaseModel):
     status: Status
     # "2 x H100 SXM5 80GB"
     gpus: list[str] = Field(default_factory=list)
+    # release: "24.04"
+    ubuntu: str = ""
     # one line: "driver 580.126.20 open, signed modules, from the Ubuntu archive"
     summary: str = ""
     decisions: list[Reason] = Field(default_factory=list)

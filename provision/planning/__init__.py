@@ -309,6 +309,7 @@ class _Planner:
             host=self.name,
             status="converged",
             gpus=describe_gpus(host.facts, host.catalog),
+            ubuntu=host.facts.host.os.version_id or "",
             summary="; ".join(filter(None, (plan.summary for plan in plans.values()))),
             decisions=[reason for one in decisions for reason in one.reasons],
             steps=_in_order([*([configure] if configure else []), *steps]),

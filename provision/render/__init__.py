@@ -71,6 +71,19 @@ class Renderer:
             for line in lines:
                 put(self.out, Text(line))
 
+    def markdown(self, document: PlanDocument) -> None:
+        """Print a plan as Markdown."""
+        from provision.render import plan_markdown
+
+        sys.stdout.write("\n".join(plan_markdown.view(document)) + "\n")
+
+    def contents(self, document: PlanDocument) -> None:
+        """Print what a plan writes into files."""
+        from provision.render import plan_files
+
+        for thing in plan_files.view(document) if not self.as_json else ():
+            put(self.out, thing)
+
     def errors(self, issues: Iterable[Issue]) -> None:
         """Print errors: what, why, and a hint; what several hosts have in common is printed once."""
         for hosts, issue in same_issues(issues):
@@ -100,15 +113,19 @@ class Renderer:
         return Progress(self.err, silent=self.as_json)
 
     def confirm(self, question: str) -> bool:
-        """Ask a yes-or-no question on stderr; anything but yes is no."""
-        self.err.print(Text(f"{question} [y/N] "), end="")
-        self.err.file.flush()
-        try:
-            answer = sys.stdin.readline()
-        finally:
-            if not sys.stdin.isatty():
-                self.err.print()
-        return answer.strip().lower() in ("y", "yes")
+        """Ask a yes-or-no question on stderr until the answer is one; nothing is no."""
+        while True:
+            self.err.print(Text(f"{question} [y/N] "), end="")
+            self.err.file.flush()
+            try:
+                answer = sys.stdin.readline()
+            finally:
+                if not sys.stdin.isatty():
+                    self.err.print()
+            word = answer.strip().lower()
+            if word in ("y", "yes", "n", "no", ""):
+                return word in ("y", "yes")
+            self.err.print(Text("please answer y or n"))
 
     def _line(self, parts: Sequence[tuple[str, str]], indent: int = 2) -> None:
         line = Text.assemble(*parts)
@@ -131,7 +148,7 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
     if isinstance(document, PlanDocument):
         from provision.render import plan
 
-        return plan.view(document, verbosity)
+        return plan.view(document, width, verbosity)
     if isinstance(document, VerifyDocument):
         from provision.render import results
 

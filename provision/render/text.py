@@ -96,21 +96,21 @@ def format_hosts(names: Sequence[str], *, everything: bool = False) -> str:
     """Return host names as one label: ``gpu01``; ``gpu01, gpu03 (2 hosts)``; ``gpu01 to gpu40 (40 hosts)``."""
     if len(names) == 1:
         return names[0]
-    parts = list(names) if everything else _runs(names)
+    parts = list(names) if everything else runs(names)
     return f"{', '.join(parts) if everything else listed(parts, _SHOWN_HOSTS)} ({len(names)} hosts)"
 
 
-def _runs(names: Sequence[str]) -> list[str]:
+def runs(names: Sequence[str], to: str = " to ") -> list[str]:
     """Join three and more neighbours that count up by one: gpu01, gpu02, gpu03 -> gpu01 to gpu03."""
-    runs: list[list[str]] = []
+    found: list[list[str]] = []
     for name in names:
-        if runs and _follows(runs[-1][-1], name):
-            runs[-1].append(name)
+        if found and _follows(found[-1][-1], name):
+            found[-1].append(name)
         else:
-            runs.append([name])
+            found.append([name])
     shown: list[str] = []
-    for run in runs:
-        shown += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else run
+    for run in found:
+        shown += [f"{run[0]}{to}{run[-1]}"] if len(run) > 2 else run
     return shown
 
 

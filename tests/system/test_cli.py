@@ -322,6 +322,7 @@ def changes(name):
             )
             for n in range(20)
         ],
+        download_bytes=310_000_000,
         reboot=Reboot(needed=True, because=["nouveau is loaded"]),
     )
 
@@ -346,18 +347,20 @@ def planned(monkeypatch, fleet):
 def test_plan_for_people(capsys, planned):
     code, out, err = run(capsys, *planned, "plan")
     assert code == 4
-    assert "gpu01  to change  2 x H100 SXM5 80GB\n  driver 580.126.20 open\n" in out
-    assert "    branch  580: the newest production branch\n" in out
-    assert "  - Install packages: no driver is installed\n    20 new, 310 MB to download\n" in out
-    assert "nvidia-0, nvidia-1 and 18 more\n" in out
-    assert "  - reboot, only while no process uses the GPUs: nouveau is loaded\n" in out
+    assert "gpu01  2 x H100 SXM5 80GB\n  ~  driver  Install packages: no driver is installed  20 new\n" in out
+    assert "     branch  580: the newest production branch\n" in out
+    assert "  !  reboot  nouveau is loaded\n" in out
+    assert "  packages: 20 new; 310 MB to download" in out
+    assert "  ! 1 reboot: gpu01; only while no process uses the GPUs" in out
     assert "gpu02  as wanted  as wanted\n" in out
     assert "gpu04  blocked  595 does not drive P100\n" in out
     assert "plan: 4 hosts: 1 to change, 1 as wanted, 1 blocked, 1 unreachable" in out
     assert "error: gpu04: 595 does not drive P100\n  hint: 580 does\n" in err
     code, out, _ = run(capsys, *planned, "plan", "-v", "-l", "gpu01")
     assert code == 2
+    assert "gpu01  to change  2 x H100 SXM5 80GB\n  driver 580.126.20 open\n" in out
     assert "nvidia-19" in out
+    assert run(capsys, *planned, "plan", "--why", "-l", "gpu01")[1] == out
 
 
 @pytest.mark.parametrize(
@@ -373,7 +376,7 @@ def test_exit_codes_of_plan(capsys, planned, limit, code):
 def test_same_plans_are_told_once(capsys, planned):
     code, out, _ = run(capsys, "-i", "gpu01,gpu11", "plan")
     assert code == 2
-    assert "gpu01, gpu11 (2 hosts)  to change" in out
+    assert "gpu01, gpu11 (2 hosts)  2 x H100" in out
     assert out.count("Install packages") == 1
 
 

@@ -281,7 +281,7 @@ def test_failed_checks_are_told_once():
     assert text_of(made.err).startswith("error: gpu01: 1 check failed: driver.versions\n  hint: docs/checks.md")
 
 
-def test_packages_stand_with_the_step_that_they_belong_to_and_a_toolkit_is_one_line():
+def test_packages_stand_with_the_step_that_they_belong_to():
     plan = HostPlan(
         host="gpu01",
         status="changes",
@@ -289,7 +289,12 @@ def test_packages_stand_with_the_step_that_they_belong_to_and_a_toolkit_is_one_l
             Step(id="packages", title="install driver 580.2", because="none is there"),
             Step(id="packages", part="cuda", title="install CUDA 12.4", because="listed"),
             Step(
-                id="packages", part="cuda", title="remove CUDA 11.8", because="not listed", details=["cuda-nvcc-11-8"]
+                id="packages",
+                part="cuda",
+                title="remove CUDA 11.8",
+                because="not listed",
+                details=["cuda-nvcc-11-8"],
+                sign="-",
             ),
         ],
         packages=[
@@ -312,16 +317,25 @@ def test_packages_stand_with_the_step_that_they_belong_to_and_a_toolkit_is_one_l
     )
     made = renderer(80)
     made.show(PlanDocument(hosts={"gpu01": plan}))
-    assert text_of(made.out).splitlines()[1:10] == [
-        "  - install driver 580.2: none is there",
+    assert text_of(made.out).splitlines()[1:4] == [
+        "  ~  driver  install driver 580.2: none is there  1 new",
+        "  ~  cuda    install CUDA 12.4: listed  2 new",
+        "  -  cuda    remove CUDA 11.8: not listed  1 removed",
+    ]
+    made = renderer(80)
+    made.verbosity = 1
+    made.show(PlanDocument(hosts={"gpu01": plan}))
+    assert text_of(made.out).splitlines()[1:11] == [
+        "  ~ install driver 580.2: none is there",
         "    1 new",
         "    new  580.2-1  nvidia-utils-580",
-        "  - install CUDA 12.4: listed",
+        "  ~ install CUDA 12.4: listed",
         "    2 new, 5.0 MB to download",
-        "    new  CUDA 12.4  cuda-nvcc-12-4, libcublas-12-4",
+        "    new  12.4.131-1  cuda-nvcc-12-4",
+        "         12.4.5.8-1  libcublas-12-4",
         "  - remove CUDA 11.8: not listed",
         "    1 removed",
-        "    removed  CUDA 11.8  cuda-nvcc-11-8",
+        "    removed  11.8.89-1  cuda-nvcc-11-8",
     ]
 
 
@@ -337,6 +351,7 @@ def test_packages_stand_together_by_what_happens_and_version():
         ],
     )
     made = renderer(80)
+    made.verbosity = 1
     made.show(PlanDocument(hosts={"gpu01": plan}))
     assert text_of(made.out).splitlines()[1:5] == [
         "  2 new, 1 upgraded, 1 removed, 310 MB to download",
@@ -351,7 +366,7 @@ def test_a_warning_tells_its_reason():
     plan = HostPlan(host="gpu01", status="converged", summary="driver 595.58.03", warnings=[trouble])
     made = renderer(80)
     made.show(PlanDocument(hosts={"gpu01": plan}))
-    assert "  warning: 595.58.03 has a known trouble\n    because: suspend crash\n    hint: h\n" in text_of(made.out)
+    assert "warning: 595.58.03 has a known trouble: suspend crash\n  hint: h\n" in text_of(made.out)
 
 
 def test_no_blanks_at_the_ends_of_lines():

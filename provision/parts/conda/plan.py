@@ -149,7 +149,17 @@ def _prefix_step(prefix: PrefixTarget) -> Step:
         "update": "miniconda_update is true and it is older",
         "configure": "what lies around it is other than asked for",
     }.get(prefix.action, "")
-    return Step(id="conda", title=title, because=because, details=details)
+    value = f"{name} in {prefix.path}" + (f", channels {', '.join(prefix.channels)}" if prefix.condarc else "")
+    return Step(
+        id="conda",
+        part="conda",
+        title=title,
+        because=because,
+        details=details,
+        sign="+" if prefix.action == "install" else "~",
+        what="conda",
+        value=value if prefix.action == "install" else f"{title}: {because}",
+    )
 
 
 def _environment_step(env: EnvironmentTarget) -> Step:
@@ -171,4 +181,15 @@ def _environment_step(env: EnvironmentTarget) -> Step:
         details.append(f"in {env.path}, channels {', '.join(recipe.channels)}")
     if env.action == "rebuild":
         details.append(f"its export is saved in {EXPORTS} first")
-    return Step(id="environments", title=title, because=env.because, details=details)
+    contents = ", ".join(one for one in details if not one.startswith("in "))
+    new = env.action in ("create", "finish")
+    return Step(
+        id="environments",
+        part="conda",
+        title=title,
+        because=env.because,
+        details=details,
+        sign="+" if new else "~",
+        what="environment",
+        value=f"{name}: {contents}" if env.action == "create" else f"{title}: {env.because}",
+    )

@@ -59,8 +59,13 @@ def _summary(target: ContainersTarget) -> str:
     return f"container toolkit {target.version}" + (f" for {join_and(names)}" if names else "")
 
 
-def _step(steps: list[Step], name: str, title: str, because: str, details: Sequence[str] = ()) -> None:
-    steps.append(Step(id=name, part="containers", title=title, because=because, details=list(details)))
+def _step(
+    steps: list[Step], name: str, title: str, because: str, details: Sequence[str] = (), line: Sequence[str] = ()
+) -> None:
+    """Add a step. line: its sign, what and value; see Step."""
+    shown = dict(zip(("sign", "what", "value"), line, strict=False))
+    step = {"id": name, "part": "containers", "title": title, "because": because, "details": list(details), **shown}
+    steps.append(Step.model_validate(step))
 
 
 def _packages(target: ContainersTarget, steps: list[Step]) -> None:
@@ -73,6 +78,7 @@ def _packages(target: ContainersTarget, steps: list[Step]) -> None:
             f"install NVIDIA's container toolkit {target.version}",
             "container_toolkit_runtimes is not empty, and its packages belong together at one version",
             toolkit if target.installs else [],
+            ("+", "containers", f"NVIDIA container toolkit {target.version}"),
         )
     for runtime, package in (("docker", "docker.io"), ("podman", "podman")):
         if runtime in target.installs:
@@ -82,6 +88,7 @@ def _packages(target: ContainersTarget, steps: list[Step]) -> None:
                 f"install {package} {target.packages[package]}",
                 f"container_toolkit_install_{runtime} is true",
                 [] if runtime == target.installs[0] else [package],
+                ("+", "containers", f"{package} {target.packages[package]}"),
             )
     if target.remove:
         _step(
@@ -90,6 +97,7 @@ def _packages(target: ContainersTarget, steps: list[Step]) -> None:
             f"remove {join_and(list(target.remove))}",
             "the container toolkit replaced them (container_toolkit_remove_legacy)",
             target.remove,
+            ("-", "containers", join_and(list(target.remove))),
         )
 
 
@@ -100,7 +108,8 @@ def _hold(config: ContainersConfig, facts: Facts, target: ContainersTarget, apt:
         apt.extra_release = list(target.names)
         held = [name for name in here if rows[name].held]
         if held:
-            _step(steps, "hold", f"release {len(held)} holds", "container_toolkit_hold is false", held)
+            why = "container_toolkit_hold is false"
+            _step(steps, "hold", f"release {len(held)} holds", why, held, ("-", "hold", "container toolkit"))
         return
     apt.extra_hold = list(target.names)
     loose = [name for name in here if not rows[name].held]
@@ -108,7 +117,7 @@ def _hold(config: ContainersConfig, facts: Facts, target: ContainersTarget, apt:
     if loose or coming:
         title = "hold the toolkit's packages by their exact names" if coming else f"hold {len(loose)} packages"
         because = "an update must not move them apart, nor to a version that the runtimes cannot work with"
-        _step(steps, "hold", title, because, [] if coming else loose)
+        _step(steps, "hold", title, because, [] if coming else loose, ("~", "hold", "container toolkit"))
 
 
 def _runtimes(config: ContainersConfig, facts: Facts, target: ContainersTarget, steps: list[Step]) -> None:
@@ -120,6 +129,7 @@ def _runtimes(config: ContainersConfig, facts: Facts, target: ContainersTarget, 
             f"give GPUs to containers of {names}",
             "what is there is kept, one key is changed where one has to",
             target.todo,
+            ("~", names if target.runtimes else "containers", "; ".join(target.todo)),
         )
     docker = facts.containers.docker
     if target.restart:
@@ -131,10 +141,15 @@ def _runtimes(config: ContainersConfig, facts: Facts, target: ContainersTarget, 
             "restart docker" + (", left to you (exit code 6)" if waits else ""),
             target.restart,
             details,
+            ("!", "restart", "; ".join(["docker" + ", left to you" * (config.restart == "never"), *details])),
         )
     elif target.keys and docker.pid:
         _step(
-            steps, "restart", "have docker read its file again", "it takes this up without a restart; containers go on"
+            steps,
+            "restart",
+            "have docker read its file again",
+            "it takes this up without a restart; containers go on",
+            line=("~", "docker", "reads its file again, containers go on"),
         )
 
 

@@ -6,6 +6,7 @@ Pure. The spec is what roles/cuda_toolkit carries out; the steps and reasons are
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -73,14 +74,41 @@ def _packages(facts: Facts, target: CudaTarget, steps: list[Step]) -> None:
         # cuda-toolkit-config-common and its like
         if not what:
             what, because = ["what toolkits share"], "it goes with the toolkits that are listed"
-        steps.append(Step(id="packages", part="cuda", title=f"install {join_and(what)}", because=because))
+        title = f"install {join_and(what)}"
+        value = _value(target, new, kinds) or title
+        steps.append(Step(id="packages", part="cuda", title=title, because=because, sign="+", what="CUDA", value=value))
     if target.remove:
         gone = sorted({_toolkit_of(name) or name for name in target.remove}, key=_version_key)
         gone = [f"CUDA {item}" if item[0].isdigit() else item for item in gone]
         because = "; ".join(dict.fromkeys(_why_removed(facts, name) for name in sorted(target.remove)))
         shown = join_and(gone) if len(gone) <= 4 else f"{', '.join(gone[:4])} and {len(gone) - 4} more"
-        title = f"remove {shown}"
-        steps.append(Step(id="packages", part="cuda", title=title, because=because, details=sorted(target.remove)))
+        names = sorted(target.remove)
+        steps.append(
+            Step(
+                id="packages",
+                part="cuda",
+                title=f"remove {shown}",
+                because=because,
+                details=names,
+                sign="-",
+                what="CUDA",
+                value=shown,
+            )
+        )
+
+
+def _value(target: CudaTarget, new: Sequence[str], kinds: Collection[str]) -> str:
+    """Return ``12.8.1, 13.0.2 (default); cuDNN 9.14.0.64 (CUDA 13); NCCL 2.28.3 (CUDA 13.0)``: what comes."""
+    shown = [target.releases.get(v, v) + " (default)" * (v == target.default and len(target.versions) > 1) for v in new]
+    if new and target.default not in new:
+        shown[-1] += f" ({target.default} stays the default)"
+    parts = [", ".join(shown)] if shown else []
+    if "cudnn" in kinds:
+        parts.append("cuDNN " + ", ".join(f"{version} (CUDA {major})" for major, version in target.cudnn.items()))
+    if "nccl" in kinds and target.nccl:
+        version, _, cuda = target.nccl.partition("+cuda")
+        parts.append(f"NCCL {version.split('-')[0]} (CUDA {cuda})")
+    return "; ".join(parts)
 
 
 def _why_removed(facts: Facts, name: str) -> str:
@@ -117,6 +145,9 @@ def _hold(config: CudaConfig, facts: Facts, target: CudaTarget, apt: AptPart, st
                     title=f"release {len(held)} holds",
                     because="cuda_toolkit_hold is false",
                     details=held,
+                    sign="-",
+                    what="hold",
+                    value="CUDA",
                 )
             )
         return
@@ -125,7 +156,17 @@ def _hold(config: CudaConfig, facts: Facts, target: CudaTarget, apt: AptPart, st
     if coming or loose:
         title = "hold every package of the toolkits by its exact name" if coming else f"hold {len(loose)} packages"
         because = "an update must not move cuDNN or NCCL to another CUDA, nor a toolkit under somebody's build"
-        steps.append(Step(id="hold", part="cuda", title=title, because=because, details=[] if coming else loose))
+        steps.append(
+            Step(
+                id="hold",
+                part="cuda",
+                title=title,
+                because=because,
+                details=[] if coming else loose,
+                what="hold",
+                value="CUDA",
+            )
+        )
 
 
 def _environment(
@@ -178,6 +219,11 @@ def _environment(
             title="make the toolkits reachable" if target.versions else "remove our files for the shells",
             because="; ".join(because),
             details=details,
+            what="CUDA paths",
+            value="; ".join(
+                [f"{item['link']} -> {item['path'].rpartition('/')[2]}" for item in links if item["name"] == "cuda"]
+                + [one for one in details if not one.startswith(("write ", "/"))]
+            ),
         )
     )
     return {
@@ -213,6 +259,9 @@ def _environment_gone(facts: Facts, steps: list[Step]) -> dict[str, Any] | None:
             title="remove our files for the shells",
             because="cuda_toolkit_versions is empty",
             details=[f"remove {path}" for path in absent],
+            sign="-",
+            what="CUDA paths",
+            value=", ".join(absent),
         )
     )
     return {"files": [], "absent": absent, "alternatives": [], "alternatives_gone": [], "ldconfig": False}

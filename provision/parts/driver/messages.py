@@ -39,11 +39,10 @@ class DriverMessages:
             ended = (
                 " (it has ended; no living branch drives these GPUs)" if branch.is_ended(self.resolver.today) else ""
             )
-            where = f"{CHANNELS[channel]} offers for Ubuntu {self.resolver.ubuntu}"
             because = (
                 f"it is installed, supported, and drives {cards}"
                 if out.installed.branch == str(number) and not config.update
-                else f"the newest {kind} branch that {where} for {cards}{ended}{self._for_toolkits(number)}"
+                else f"the newest {kind} branch in {CHANNELS[channel]} that drives these GPUs{self._for_toolkits(number)}{ended}"
             )
         elif series == f"{config.branch}-server":
             because = f"asked for {config.branch}; the archive's fabric manager is built for its data-center series"
@@ -112,7 +111,7 @@ class DriverMessages:
             return ""
         newest = max(minors, key=cuda_key)
         part = "" if runs(self.catalog, newest, number) == "full" else " by minor-version compatibility"
-        return f", and that runs CUDA {newest}{part}"
+        return f" and runs CUDA {newest}{part}"
 
     def explain_channel(self, channel: str, rejected: dict[str, Issue]) -> None:
         because = (

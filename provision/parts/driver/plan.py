@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
@@ -126,7 +126,7 @@ def _module_of_next_kernel(
     if target.build == "dkms":
         spec["boot"]["build"] = [boots]
         title = f"build the module for kernel {boots}"
-        steps.append(Step(id="boot", title=title, because="; ".join(problems)))
+        steps.append(Step(id="boot", title=title, because="; ".join(problems), sign="+", what="module", value=title))
         return
     owner = driver_names.prebuilt_modules(target.series, target.flavour, str(boots))
     decision.block(
@@ -212,7 +212,16 @@ def _packages(facts: Facts, decision: Decision, target: Target, apt: AptPart, st
         left = f"dpkg left unfinished: {_some(broken)}"
         because = left if target.installed else f"{because}; {left}"
     title = f"{verb} driver {target.version}" if target.packages else "finish half-installed packages"
-    steps.append(Step(id="packages", title=title, because=because))
+    old = " and ".join(have.versions)
+    moves = bool(target.packages) and have.versions != (target.version,)
+    signed = "signed" if target.build == "signed" else "DKMS"
+    value = f"{target.version} {target.flavour}, {signed}, {CHANNELS[target.channel].removeprefix('the ')}"
+    if not moves:
+        value = f"{title}: {because}"
+    elif old:
+        value = f"{old} -> {value}"
+    sign: Literal["+", "~"] = "~" if have.packages else "+"
+    steps.append(Step(id="packages", title=title, because=because, sign=sign, what="driver", value=value))
 
 
 def _why_packages(have: InstalledDriver, target: Target, gone: Sequence[str]) -> tuple[str, str]:
@@ -305,7 +314,10 @@ def _hold(config: DriverConfig, facts: Facts, target: Target, apt: AptPart, step
         held = sorted(name for name in here if facts.packages[name].held)
         if held and target.installed:
             title = f"release {len(held)} holds"
-            steps.append(Step(id="hold", title=title, because="nvidia_driver_hold is false", details=held))
+            because = "nvidia_driver_hold is false"
+            steps.append(
+                Step(id="hold", title=title, because=because, details=held, sign="-", what="hold", value=_some(held))
+            )
         return
     loose = unheld(facts) if target.installed else []
     loose += [name for name in kernels if name in facts.packages and not facts.packages[name].held]
@@ -323,7 +335,8 @@ def _hold(config: DriverConfig, facts: Facts, target: Target, apt: AptPart, step
     if kernels:
         because += "; signed modules exist for single kernels, so the kernel moves with them, not before them"
         details += [f"kernel: {name}" for name in kernels] if not target.installed else []
-    steps.append(Step(id="hold", title=title, because=because, details=details))
+    value = _some(loose) or title if target.installed else ", ".join(["driver", *kernels])
+    steps.append(Step(id="hold", title=title, because=because, details=details, what="hold", value=value))
 
 
 def names_of_driver(facts: Facts) -> list[str]:
@@ -356,7 +369,9 @@ def _boot(facts: Facts, spec: dict[str, Any], steps: list[Step]) -> None:
         ["rebuild the initramfs of every kernel"] if rebuild else []
     )
     because = "nouveau and nova would take the GPUs" if not written else f"initramfs of {', '.join(stale)} is older"
-    steps.append(Step(id="boot", title="keep nouveau and nova away", because=because, details=details))
+    value = ", ".join(["block nouveau and nova"] * (not written) + ["rebuild the initramfs"] * rebuild)
+    title = "keep nouveau and nova away"
+    steps.append(Step(id="boot", title=title, because=because, details=details, what="boot", value=value))
 
 
 def _services(config: DriverConfig, facts: Facts, target: Target, spec: dict[str, Any], steps: list[Step]) -> None:
@@ -385,7 +400,8 @@ def _services(config: DriverConfig, facts: Facts, target: Target, spec: dict[str
     if units:
         spec["boot"]["units"] = units
         title = f"start {' and '.join(units)}, now and at every boot"
-        steps.append(Step(id="boot", title=title, because="; ".join(because), details=details))
+        why, value = "; ".join(because), ", ".join(f"start {unit}" for unit in units)
+        steps.append(Step(id="boot", title=title, because=why, details=details, what="boot", value=value))
 
 
 def _runs(facts: Facts, unit: str) -> bool:
@@ -415,11 +431,13 @@ def _reboot(
             f"{user.comm} (pid {user.pid}{', ' + user.user if user.user else ''})" for user in facts.gpu_users
         ]
     if target.installed and not loaded and not because:
-        steps.append(Step(id="boot", title="load the nvidia module", because="it is on disk and not loaded"))
+        title, why = "load the nvidia module", "it is on disk and not loaded"
+        steps.append(Step(id="boot", title=title, because=why, what="module", value=title))
     if because:
         left = "a reboot is needed, and left to you (nvidia_driver_reboot: never)"
         title = left if config.reboot == "never" else "reboot"
-        steps.append(Step(id="reboot", title=title, because="; ".join(because)))
+        why = "; ".join(because)
+        steps.append(Step(id="reboot", title=title, because=why, sign="!", what="reboot", value=why))
     return reboot
 
 
