@@ -45,6 +45,8 @@ def judge(case: Case, unsaid: Set[str] = frozenset(), quotes: Set[str] = frozens
             cause.folded.append(symptom)
         else:
             diagnosis.unknown += [symptom.message, *(f"  {line}" for line in symptom.evidence)]
+    for finding in listed:
+        _agree(finding, finding.folded)
     if diagnosis.unknown:
         diagnosis.unknown += ["looked at:", *(f"  {line}" for line in queries.sources_read(case))]
     return diagnosis
@@ -166,6 +168,15 @@ def folded(findings: Sequence[Cause]) -> list[Cause]:
     for finding in top:
         _raise_level(finding)
     return top
+
+
+def _agree(top: Cause, folded: Iterable[Cause]) -> None:
+    """What is folded is mended by what it is folded under: it offers no other repair, and no other reboot."""
+    actions = {repair.action for repair in top.repairs}
+    for symptom in folded:
+        symptom.repairs = [repair for repair in symptom.repairs if repair.action in actions]
+        symptom.reboot = top.reboot
+        _agree(top, symptom.folded)
 
 
 def _raise_level(finding: Cause) -> None:

@@ -7,11 +7,15 @@ import gzip
 import io
 import lzma
 import re
+import tempfile
 import zlib
 from typing import Any, BinaryIO
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.lib import kmod
 from provision.diagnose.text import MOST
 from provision.errors import UsageError
+from provision.lib import scratch
 
 _PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -35,7 +39,7 @@ _NEXT = (
 
 
 def read(stream: BinaryIO) -> str:
-    """Return the text of a file that was handed over; gzip, bzip2 and xz are unpacked, up to MOST bytes.
+    """Return the text of a file that was handed over; gzip, bzip2, xz and zstd are unpacked, up to MOST bytes.
 
     Raises UsageError for what is no text, and for a damaged file.
     """
@@ -47,14 +51,39 @@ def read(stream: BinaryIO) -> str:
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             raise UsageError("usage.text", "the compressed text cannot be unpacked", because=[str(error)]) from error
     if given.startswith(_ZSTD):
-        raise UsageError("usage.text", "that is compressed by zstd", hint="zstdcat FILE | provision diagnose --text -")
-    if b"\0" in given[:_HEAD]:
+        given = _of_zstd(given)
+    text = given.decode("utf-8", "backslashreplace")
+    if not _is_text(given):
         raise UsageError(
             "usage.text",
             "that is no text",
             hint="hand over what a program printed, or a log; provision diagnose looks at a host itself",
         )
-    return given.decode("utf-8", "backslashreplace")
+    # Exports of the journal have lengths as numbers of eight bytes.
+    return text.replace("\0", "")
+
+
+def _of_zstd(packed: bytes) -> bytes:
+    """By Python (3.14), libzstd or the program zstd, whichever is there."""
+    with tempfile.NamedTemporaryFile(dir=scratch.folder()) as file:
+        file.write(packed)
+        file.flush()
+        try:
+            return bytes(kmod.unpack(file.name, "zst")[:MOST])
+        except (kmod.KmodError, OSError) as error:
+            raise UsageError(
+                "usage.text",
+                "that is compressed by zstd and cannot be unpacked here",
+                because=[str(error).replace(file.name, "the text")],
+                hint="zstdcat FILE | provision diagnose --text -",
+            ) from error
+
+
+def _is_text(given: bytes) -> bool:
+    """Whether at least nine in ten characters of the beginning are characters of a text."""
+    head = given[:_HEAD].decode("utf-8", "replace")
+    odd = sum(1 for one in head if one == "\ufffd" or (one < " " and one not in "\t\n\r\f\b\a\x1b"))
+    return odd * 10 <= len(head)
 
 
 def unknown(text: str) -> tuple[list[str], str]:

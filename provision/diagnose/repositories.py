@@ -74,7 +74,7 @@ def gone(uri: str) -> str | None:
 
 _VARIABLE = re.compile(r"[$`<>{}]|%[sd]|\b(?:VERSION|ARCH|DISTRO|CODENAME)\b")
 # What stands below NVIDIA's folder of repositories: a distribution with its release in one word, then the processor in
-# NVIDIA's word. Source: the listing of developer.download.nvidia.com/compute/cuda/repos, and catalog repositories.
+# NVIDIA's word. Source: addresses in NVIDIA's installation guides and catalog repositories; the server's listing was not read.
 _CUDA_PATH = re.compile(r"/compute/cuda/repos(?P<rest>/.*)?$")
 _CUDA_SHAPE = re.compile(
     r"^/(?:[a-z]+[0-9]+|wsl-ubuntu|ubuntu[0-9]+)/(?:x86_64|sbsa|aarch64|arm64|ppc64el|ppc64le|cross-linux-[a-z0-9]+)$"

@@ -283,6 +283,15 @@ def flat(findings):
         yield from flat(finding.folded)
 
 
+def check_agreement(found):
+    """What is folded offers no other repair than the finding above it, and no other reboot."""
+    for top in found.findings:
+        actions = {repair.action for repair in top.repairs}
+        for one in flat(top.folded):
+            assert {repair.action for repair in one.repairs} <= actions, (top.code, one.code, one.repairs)
+            assert one.reboot == top.reboot, (top.code, one.code)
+
+
 def words(finding):
     """All that is said of a finding and of what is folded under it, as one text."""
     rows = []

@@ -28,6 +28,7 @@ def test_host(name, case, tmp_path):
         + f"\n\nunknown: {found.unknown}"
     )
     assert [f.code for f in found.errors] == case.get("errors", []), said
+    brokenhosts.check_agreement(found)
     codes = {f.code for f in brokenhosts.flat(found.findings)}
     assert set(case.get("also", [])) <= codes, said
     assert not set(case.get("never", [])) & codes, said

@@ -27,6 +27,7 @@ def test_host(case, tmp_path):
     said = "\n\n".join(f"{f.level} {f.code}\n{brokenhosts.words(f)}" for f in found.findings)
     first = next(iter(found.findings), None)
     text = brokenhosts.words(first) if first else ""
+    brokenhosts.check_agreement(found)
     codes = {f.code for f in brokenhosts.flat(found.findings)}
     if "first" in want:
         assert first and first.code in want["first"], said

@@ -40,6 +40,11 @@ _UNITS = (
     "nvidia-suspend",
     "nvidia-resume",
     "nvidia-hibernate",
+    "nvidia-cdi-refresh",
+    "nvidia-imex",
+    "nvidia-gridd",
+    "nvidia-dcgm",
+    "dcgm",
     "dkms",
 )
 _MODULES = re.compile(r"^(?:nvidia\w*|nouveau|nova\w*|gdrdrv|vfio_pci)$")
@@ -326,22 +331,25 @@ def read_dkms(tree):
     return rows
 
 
-_DECISIVE = (
-    r"(?:fatal )?error: .+",
-    r"(?:ERROR: )?modpost: .+",
-    r".*(?:unrecognized command.line option|compiler differs from the one used to build|cc: not found|gcc[-0-9]*: not found).*",
-    r".*(?:No space left on device|Killed|Cannot allocate memory).*",
-    r"make(?:\[[0-9]+\])?: \*\*\* .+",
+# What stops a build, by the programs that say it: gcc, cc1, clang, ld, modpost, objtool, sh, make's own rules of the kernel.
+_STOPS = re.compile(
+    r"\b(?:fatal |internal compiler )?error: \S|\bERROR: \S|(?:^|\s)modpost: \S|unrecognized command.line option"
+    r"|: (?:command )?not found$|undefined reference to|No space left on device|Cannot allocate memory|^Killed\b|Killed signal"
+    r"|Segmentation fault|Compiler version check failed|Failed CC \w+ check|No rule to make target"
 )
+_WARNS = re.compile(r"\bwarning: ", re.I)
+_MAKE_GAVE_UP = re.compile(r"^make(?:\[[0-9]+\])?: \*\*\* ")
 
 
 def decisive_error(text):
-    """Return the line of a make.log that says why, or None: the first compiler error before make's own message."""
-    for pattern in _DECISIVE:
-        match = re.search(r"^(?:[^\n]*?:\s*)?" + pattern + "$", text, re.M)
-        if match:
-            return " ".join(match.group(0).split())[:300]
-    return None
+    """Return the line of a make.log that says why, or None: the first that stops a build, else the first of make's own."""
+    gave_up = None
+    for line in text.splitlines():
+        if _MAKE_GAVE_UP.match(line) and "No rule to make target" not in line:
+            gave_up = gave_up or line
+        elif _STOPS.search(line) and not _WARNS.search(line):
+            return " ".join(line.split())[:300]
+    return " ".join(gave_up.split())[:300] if gave_up else None
 
 
 def read_compiler(tree):
@@ -466,7 +474,7 @@ def read_failed_units(tree, facts, ask):
 
 def read_unit_log(tree, failed, ask):
     """{unit: its last lines} of GPU services that failed: the journal, else syslog."""
-    found = {}
+    found, syslog = {}, None
     for unit in _UNITS:
         if failed is not None and unit + ".service" not in failed:
             continue
@@ -477,10 +485,9 @@ def read_unit_log(tree, failed, ask):
             lines = answer[1].splitlines()
         else:
             name = {"nvidia-fabricmanager": "nv-fabricmanager"}.get(unit, unit)
-            text = _tail(tree, "/var/log/syslog") or ""
-            lines = [
-                _STAMP.sub("", line) for line in text.splitlines() if re.search(r"\b%s(?:\[|:)" % re.escape(name), line)
-            ]
+            if syslog is None:
+                syslog = (_tail(tree, "/var/log/syslog") or "").splitlines()
+            lines = [_STAMP.sub("", line) for line in syslog if re.search(r"\b%s(?:\[|:)" % re.escape(name), line)]
             text = _tail(tree, "/var/log/fabricmanager.log") if unit == "nvidia-fabricmanager" else None
             lines += (text or "").splitlines()
         kept = [line.strip()[:300] for line in lines if line.strip()][-15:]

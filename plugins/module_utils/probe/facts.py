@@ -984,7 +984,8 @@ _GLOBAL_GUID = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 _SHIM_GUID = "605dab50-e046-4300-abb6-3dd810dd8b23"
 _X509_GUID = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")
 _EFIVARS = "/sys/firmware/efi/efivars"
-# What mokutil leaves for shim's MokManager, which asks at the console of the next boot. Source: rhboot/shim, MokManager.c.
+# What mokutil leaves for shim's MokManager, which asks at the console of the next boot. Source: rhboot/shim,
+# MokManager.c, check_mok_request (read 2026-11-29); its other requests are of passwords, db and hashes.
 MOK_REQUESTS = ("MokNew", "MokDel", "MokSB")
 MOK_FILES = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub")
 

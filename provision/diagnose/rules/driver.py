@@ -450,6 +450,35 @@ def _parameters(case: Case) -> Iterator[Found]:
     )
 
 
+_SERVICES = {
+    "nvidia-cdi-refresh": "containers that take GPUs by CDI get an old list of files and devices",
+    "nvidia-imex": "memory of cards is not shared between machines of one NVLink domain",
+    "nvidia-gridd": "no licence is fetched for this vGPU",
+    "nvidia-dcgm": "DCGM measures nothing",
+    "dcgm": "DCGM measures nothing",
+    "nvidia-powerd": "Dynamic Boost of a laptop is off",
+}
+
+
+@rule("driver.service_fails")
+def _service_fails(case: Case) -> Iterator[Found]:
+    """Where nvidia-smi works: what needs the driver fails with it, and says nothing new."""
+    failed = queries.boot(case).failed_units or ()
+    units = [unit for unit in _SERVICES if f"{unit}.service" in failed]
+    if not units or not queries.own_gpus(case) or not queries.smi_works(case):
+        return
+    evidence = [
+        line
+        for unit in units
+        for line in (f"{unit}.service: failed ({_SERVICES[unit]})", *queries.boot(case).unit_log.get(unit, [])[-4:])
+    ]
+    yield Found(
+        f"{queries.some([f'{unit}.service' for unit in units], 3)} failed, and the driver works",
+        evidence,
+        queries.manual(f"systemctl restart {units[0]}; where it fails again: journalctl -b -u {units[0]}"),
+    )
+
+
 @rule("driver.unheld")
 def _unheld(case: Case) -> Iterator[Found]:
     facts = case.facts
@@ -457,7 +486,7 @@ def _unheld(case: Case) -> Iterator[Found]:
         return
     packages = queries.installed(case).packages
     loose, stale = [name for name in unheld(facts) if name in packages], stale_holds(facts)
-    held = sorted(set(packages) - set(loose))
+    held = sorted(set(packages) - set(loose) - {"nvidia-prime"})
     guarded = any("nvidia" in entry for entry in facts.apt.blacklist)
     if not loose or not (held or stale or (facts.apt.unattended and not guarded)):
         return
@@ -476,7 +505,7 @@ def _unheld(case: Case) -> Iterator[Found]:
     moved = moved_text(case)
     apart = bool(held or stale)
     yield Found(
-        f"{len(loose)} of {len(packages)} driver packages are not held: the next update moves them "
+        f"{len(loose)} of {len(loose) + len(held)} driver packages are not held: the next update moves them "
         + ("apart from the rest" if apart else "under the module that is loaded"),
         evidence + moved,
         queries.apply("hold every installed driver package by its exact name, and tell unattended-upgrades"),

@@ -78,7 +78,8 @@ def at_rest(card: Row) -> list[_Sick]:
         add("warn", f"ECC is {_switch(ecc['on'])} and will be {_switch(ecc['pending'])}", _RESET)
     mig = card["mig"]
     if mig and mig["current"] != mig["pending"]:
-        add("warn", f"MIG is {_switch(mig['current'])} and will be {_switch(mig['pending'])}", _RESET)
+        # What was asked for is not there yet: the host is not done.
+        add("fail", f"MIG is {_switch(mig['current'])} and {_switch(mig['pending'])} after a reset or reboot", _RESET)
     fabric = card["fabric"]
     if fabric and fabric["state"] != "not supported":
         if fabric["state"] != "completed":

@@ -105,8 +105,8 @@ def driver_packages(facts: Facts) -> dict[str, str]:
 
 
 def unheld(facts: Facts) -> list[str]:
-    """Installed driver packages that are not held, sorted."""
-    return sorted(name for name in driver_packages(facts) if not facts.packages[name].held)
+    """Installed driver packages that are not held, sorted; nvidia-prime, Ubuntu's script that chooses a card, is none."""
+    return sorted(name for name in driver_packages(facts) if not facts.packages[name].held and name != "nvidia-prime")
 
 
 def stale_holds(facts: Facts) -> list[str]:
