@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.sax.saxutils import escape
 
-from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib import kernel_errors, redact
 from provision.bundles.folder import HostFolder, refused
 from provision.bundles.mask import Mask
 from provision.facts import Facts
@@ -189,7 +189,13 @@ def _answers(wanted: Mapping[str, Any]) -> dict[str, Any]:
         body += f"<fb_memory_usage><total>{memory} MiB</total></fb_memory_usage>" if memory is not None else ""
         rows.append(f'<gpu id="{gpu["bus_id"] or ""}">{body}</gpu>')
     out = f"<nvidia_smi_log>{''.join(rows)}</nvidia_smi_log>" if rows else ""
-    programs = {"dmesg": "\n".join(boot["log"]) + "\n"} if boot.get("log") else {}
+    # Errors of the cards keep their order and their boots; the log has each line once.
+    errors = (boot.get("errors") or {}).get("lines", [])
+    lines = [row["text"] for row in errors if row["boot"] < 0]
+    lines += ["Linux version 0"] if lines else []
+    lines += [line for line in boot.get("log", []) if not kernel_errors.wanted(line)]
+    lines += [row["text"] for row in errors if row["boot"] == 0]
+    programs = {"dmesg": "\n".join(lines) + "\n"} if lines else {}
     return {"smi": {"rc": smi["rc"] or 0, "out": out, "err": smi["error"] or ""}, "programs": programs}
 
 
