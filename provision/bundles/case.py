@@ -184,6 +184,7 @@ def _answers(wanted: Mapping[str, Any]) -> dict[str, Any]:
         tags = {"product_name": gpu["name"], "uuid": gpu["uuid"], "persistence_mode": persistence}
         tags |= {"current_mig": gpu["mig"], "pending_mig": gpu["mig_pending"], "current_ecc": gpu["ecc"]}
         tags |= {"virtualization_mode": gpu["virtualization"], "license_status": gpu["license"]}
+        tags |= {"gpu_recovery_action": gpu["recovery"], **dict.fromkeys(gpu["flags"], "Yes")}
         body = "".join(f"<{tag}>{escape(value)}</{tag}>" for tag, value in tags.items() if value)
         memory = gpu["memory_mib"]
         body += f"<fb_memory_usage><total>{memory} MiB</total></fb_memory_usage>" if memory is not None else ""

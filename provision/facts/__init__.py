@@ -188,6 +188,10 @@ class SmiGpu(Answer):
     virtualization: Line | None = None
     # of a vGPU: "Licensed (Expiry: …)", "Unlicensed (Restricted)"
     license: Line | None = None
+    # what the driver says that the card needs to recover: None (the word), Reset, Reboot, Drain P2P, Drain and Reset
+    recovery: Line | None = None
+    # what it says Yes to of parts.driver.verdict.FLAGS
+    flags: list[Name] = Field(default_factory=list)
 
 
 class Smi(Answer):

@@ -1,8 +1,11 @@
 """Cards that are quietly sick, from a table: one healthy card, changed in one way at a time."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils.prove import nvml
 from provision.parts.driver import health
 from tests.unit.provecases import card, says, table
 
@@ -37,3 +40,24 @@ def test_numbers_have_their_units_in_their_names():
     assert numbers["load_power_w"] == 440.0
     assert numbers["load_sm_mhz"] == 1980
     assert "load_power_w" not in health.measured(card(), [])
+
+
+@pytest.mark.parametrize(
+    "kind, version",
+    # NVML_STRUCT_VERSION of nvml.h: the size and the number of the version
+    [(nvml._SramErrors, 0x1000068), (nvml._Repair, 0x100000C), (nvml._Margin, 0x1000008)],
+)
+@pytest.mark.parametrize("code", [0, 3, 13, 25])
+def test_a_structure_that_a_driver_does_not_have_is_none(kind, version, code):
+    asked = []
+
+    def function(card, pointer):
+        asked.append(pointer._obj.version)
+        return code
+
+    library = SimpleNamespace(nvmlErrorString=lambda code: b"error", **({} if code == 13 else {"f": function}))
+    driver = nvml.Nvml.__new__(nvml.Nvml)
+    driver.library = library
+    value = driver.structure("f", None, kind)
+    assert (value is None) == (code != 0)
+    assert asked in ([], [version])

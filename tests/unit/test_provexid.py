@@ -10,7 +10,7 @@ import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.lib import kernel_errors
 from provision.catalog import load_catalog
 from provision.commands.diagnose import by_text
-from provision.parts.driver import xid
+from provision.parts.driver import verdict, xid
 from tests.unit.provecases import outcome, says, table
 
 NVLINK5 = yaml.safe_load((Path(__file__).parents[1] / "cases/xid_nvlink5.yml").read_text(encoding="utf-8"))
@@ -47,7 +47,8 @@ def xids():
 def test_lines(case, xids):
     lines = [_event(number, line) for number, line in enumerate(case["lines"])]
     found = outcome({"lines": lines, "first": case.get("first", 0), "now": NOW})
-    status, message, evidence, hint, numbers = xid.judge(found, xids)
+    cards = [(case["recovery"], "0000:9b:00.0")] if "recovery" in case else []
+    status, message, evidence, hint, numbers = xid.judge(found, xids, verdict.recovered(cards, xids))
     assert status == case["expect"][0], message
     says(case["expect"][1:], message, evidence, hint or "")
     assert hint or status == "pass"

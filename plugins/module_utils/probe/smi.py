@@ -15,6 +15,16 @@ import time
 
 ARGUMENTS = ["-q", "-x"]
 _MOST_BYTES = 16 << 20
+# What a sound card does not say Yes to (provision.parts.driver.verdict); older drivers have fewer.
+FLAGS = (
+    "sram_threshold_exceeded",
+    "unrepairable_memory",
+    "remapped_row_failure",
+    "remapped_row_pending",
+    "pending_retirement",
+    "channel_repair_pending",
+    "tpc_repair_pending",
+)
 FOLDERS = ("/usr/bin", "/usr/local/nvidia/bin", "/usr/local/bin")
 
 
@@ -144,6 +154,8 @@ def parse(path, rc, out, err):
                 "ecc": _tag(body, "current_ecc"),
                 "virtualization": _tag(body, "virtualization_mode"),
                 "license": _tag(body, "license_status"),
+                "recovery": _tag(body, "gpu_recovery_action"),
+                "flags": [name for name in FLAGS if "<%s>Yes</%s>" % (name, name) in body],
             }
         )
     if rc != 0 or not result["gpus"]:

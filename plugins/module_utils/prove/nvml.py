@@ -79,6 +79,30 @@ class _Field(ctypes.Structure):
     ]
 
 
+class _SramErrors(ctypes.Structure):
+    """nvmlEccSramErrorStatus_v1_t: counts of errors over the card's life, since the driver was loaded, and by their place."""
+
+    _fields_ = [
+        ("version", _u32),
+        ("aggregate", _u64 * 3),
+        ("volatile", _u64 * 3),
+        ("places", _u64 * 5),
+        ("threshold_exceeded", _u32),
+    ]
+
+
+class _Repair(ctypes.Structure):
+    _fields_ = [("version", _u32), ("channel", _u32), ("tpc", _u32)]
+
+
+class _Margin(ctypes.Structure):
+    _fields_ = [("version", _u32), ("celsius", ctypes.c_int)]
+
+
+class _Histogram(ctypes.Structure):
+    _fields_ = [(name, _u32) for name in ("max", "high", "partial", "low", "none")]
+
+
 class Nvml(object):
     """libnvidia-ml.so.1, loaded and initialised. Raises OSError when it cannot be loaded, NvmlError when it fails."""
 
@@ -129,6 +153,20 @@ class Nvml(object):
                 return None
             raise
         return (field.value & 0xFFFFFFFF) if field.code == 0 else None
+
+    def structure(self, name, card, kind):
+        """What a function writes to a structure, or None. The first field of one that has a version is its size and 1."""
+        value = kind()
+        if kind._fields_[0][0] == "version":
+            value.version = ctypes.sizeof(kind) | 1 << 24
+        try:
+            self.call(name, card, ctypes.byref(value))
+        except NvmlError as error:
+            # 2, 25: another driver knows other structures
+            if error.nvml_code in _ABSENT + (2, 25):
+                return None
+            raise
+        return value
 
     def count(self):
         return self.ask("nvmlDeviceGetCount_v2")
@@ -185,6 +223,15 @@ def read_card(nvml, card, index):
     nvml.call("nvmlDeviceGetMemoryInfo", card, ctypes.byref(memory))
     cc = nvml.ask("nvmlDeviceGetCudaComputeCapability", card, kind=ctypes.c_int, many=2)
     mig = nvml.ask("nvmlDeviceGetMigMode", card, many=2)
+    sram = nvml.structure("nvmlDeviceGetSramEccErrorStatus", card, _SramErrors)
+    repair = nvml.structure("nvmlDeviceGetRepairStatus", card, _Repair)
+    margin = nvml.structure("nvmlDeviceGetMarginTemperature", card, _Margin)
+    histogram = nvml.structure("nvmlDeviceGetRowRemapperHistogram", card, _Histogram)
+    flags = (
+        ("sram_threshold_exceeded", sram and sram.threshold_exceeded),
+        ("channel_repair_pending", repair and repair.channel),
+        ("tpc_repair_pending", repair and repair.tpc),
+    )
     return {
         "index": index,
         "name": nvml.text("nvmlDeviceGetName", card),
@@ -200,6 +247,12 @@ def read_card(nvml, card, index):
         "compute_mode": nvml.ask("nvmlDeviceGetComputeMode", card),
         "mig": None if mig is None else {"current": bool(mig[0]), "pending": bool(mig[1])},
         "mig_instances": _instances(nvml, card) if mig and mig[0] else [],
+        # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, since 570
+        "recovery": nvml.field(card, 230),
+        # as nvidia-smi -q -x names what it says Yes to
+        "flags": [name for name, yes in flags if yes],
+        "sram_corrected": sram and sram.aggregate[2],
+        "histogram": histogram and {name: getattr(histogram, name) for name, _ in _Histogram._fields_},
         "ecc": _ecc(nvml, card),
         "pcie": _pcie(nvml, card),
         "nvlinks": _nvlinks(nvml, card),
@@ -209,6 +262,11 @@ def read_card(nvml, card, index):
             "shutdown": nvml.ask("nvmlDeviceGetTemperatureThreshold", card, 0),
             "slowdown": nvml.ask("nvmlDeviceGetTemperatureThreshold", card, 1),
             "maximum": nvml.ask("nvmlDeviceGetTemperatureThreshold", card, 3),
+            # NVML_FI_DEV_MEMORY_TEMP
+            "memory": nvml.field(card, 82) or None,
+            "memory_maximum": nvml.ask("nvmlDeviceGetTemperatureThreshold", card, 2) or None,
+            # how far from the nearest slowdown
+            "margin": margin and margin.celsius,
         },
         "power_limit_w": _watts(nvml.ask("nvmlDeviceGetEnforcedPowerLimit", card)),
         "max_sm_mhz": nvml.ask("nvmlDeviceGetMaxClockInfo", card, 1),
@@ -411,5 +469,6 @@ class Watch(object):
                 "power_w": _watts(ask("nvmlDeviceGetPowerUsage", card)),
                 "generation": ask("nvmlDeviceGetCurrPcieLinkGeneration", card),
                 "width": ask("nvmlDeviceGetCurrPcieLinkWidth", card),
+                "replays": ask("nvmlDeviceGetPcieReplayCounter", card),
             }
         )

@@ -40,6 +40,8 @@ class Xid(Fact):
     # this project's action where NVIDIA names none
     judged: Action | None = None
     meaning: str = ""
+    # the driver's recovery action (Xid 154, NVML) follows it: what the action says of the card holds for this error
+    linked: bool = False
     # not printed for Ampere and newer cards
     unused: bool = False
 

@@ -11,7 +11,7 @@ from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Gpu
 from provision.inventory import cards
-from provision.parts.driver import xid
+from provision.parts.driver import verdict, xid
 from provision.parts.driver.installed import is_passthrough, where_to_look
 
 _NOT_OPEN = r"not supported by open"
@@ -363,12 +363,27 @@ def _hangs(case: Case) -> Iterator[Found]:
     )
 
 
+@rule("gpus.verdict")
+def _verdict(case: Case) -> Iterator[Found]:
+    for gpu in case.facts.smi.gpus:
+        sick = verdict.judge(gpu.recovery, gpu.flags, gpu.bus_id or "", case.catalog.xids)
+        if sick:
+            yield Found(
+                f"card {gpu.index} ({gpu.bus_id}): {sick[0][1]}",
+                [sentence for _, sentence, _ in sick[1:]] + [f"nvidia-smi -q: recovery action {gpu.recovery}"],
+                queries.hardware(case, sick[0][2]) if case.facts.host.container else queries.manual(sick[0][2]),
+                level="warning" if sick[0][0] == "warn" else None,
+            )
+
+
 @rule("gpus.xid")
 def _xids(case: Case) -> Iterator[Found]:
     errors = queries.boot(case).errors
     events = [(line.boot, line.when, line.text) for line in errors.lines]
     # Xid 79 is gpus.fell_off_bus
-    stand = [row for row in xid.standing(xid.read(events, case.catalog.xids, errors.now)) if row.number != 79]
+    table = case.catalog.xids
+    recovered = verdict.recovered(((gpu.recovery, gpu.bus_id) for gpu in case.facts.smi.gpus), table)
+    stand = [row for row in xid.standing(xid.read(events, table, errors.now, recovered)) if row.number != 79]
     for kind in dict.fromkeys((row.action, bool(row.again)) for row in stand):
         rows = [row for row in stand if (row.action, bool(row.again)) == kind]
         yield Found(

@@ -11,6 +11,7 @@ from provision.facts import Facts
 from provision.inventory import cards as expected_cards
 from provision.lib.findings import Check
 from provision.parts.check import Expect, check, failed, passed, skipped, warned
+from provision.parts.driver import verdict
 from provision.parts.driver.installed import (
     RIVALS,
     driver_packages,
@@ -134,9 +135,18 @@ def wanted_version(facts: Facts, expect: Expect) -> Check:
     return passed(" ".join(filter(None, [loaded.version, loaded.flavour])), evidence)
 
 
+# Exit codes of nvidia-smi (its manual) that say what is wrong with a card.
+_SMI_ENDS = {
+    8: "power cables of a card are not attached: switch the machine off and check them",
+    10: "the kernel has trouble with a card's interrupts: dmesg; BIOS settings of the slot",
+    14: "a card's InfoROM is damaged: power cycle; where it stays so, the card needs replacing",
+    15: "a card fell off the bus: power cycle; its seat and power where it comes back",
+}
+
+
 @check("driver.smi")
 def smi_answers(facts: Facts, expect: Expect) -> Check:
-    """nvidia-smi answers in time and sees every GPU of the bus."""
+    """nvidia-smi answers in time, sees every GPU of the bus, and says of none that it needs a repair."""
     smi, own = facts.smi, own_gpus(facts)
     count, seen = len(own), len(smi.gpus)
     if not count:
@@ -151,7 +161,16 @@ def smi_answers(facts: Facts, expect: Expect) -> Check:
         )
     if smi.rc != 0 or not smi.gpus:
         said = (smi.error or f"exit code {smi.rc}").splitlines()
-        return failed(f"nvidia-smi fails: {said[0]}", said, "see driver.versions and driver.bound")
+        hint = _SMI_ENDS.get(smi.rc or 0, "see driver.versions and driver.bound")
+        return failed(f"nvidia-smi fails: {said[0]}", said, hint)
+    sick = [
+        (status, f"card {gpu.index}: {sentence}", hint)
+        for gpu in smi.gpus
+        for status, sentence, hint in verdict.judge(gpu.recovery, gpu.flags, gpu.bus_id or "", load_catalog().xids)
+    ]
+    for status, tell in (("fail", failed), ("warn", warned)):
+        if bad := [row for row in sick if row[0] == status]:
+            return tell(bad[0][1], [text for _, text, _ in sick], bad[0][2])
     if facts.host.container and seen < count:
         # The bus shows every card of the machine, the runtime hands some of them to the container.
         return passed(f"nvidia-smi sees {seen}; the machine of this container has {count}")

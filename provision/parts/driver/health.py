@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from provision.catalog import load_catalog
+from provision.parts.driver import verdict
 from provision.parts.proof import Row, Verdict
 
 # status, sentence, hint
@@ -16,6 +18,11 @@ _Sick = tuple[str, str, str]
 POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x04, 0x08, 0x20, 0x40, 0x80
 # Clocks under load below this share of the most, with no limit that explains it, are a fault.
 CLOCK_SHARE = 0.5
+# More than these are told. Sources: rows remapped after uncorrectable errors, by which gpud (remapped-rows) asks for a
+# replacement; corrected errors and retired pages, gcm (check_nvidia_smi.py); of SRAM, Azure (azure_gpu_ecc.nhc).
+# This project's judgement: a sound link repeats none in the seconds of a check.
+MOST_REPLAYS = 8
+MOST_REMAPPED, MOST_CORRECTED, MOST_SRAM_CORRECTED, MOST_RETIRED = 8, 50_000_000, 10_000, 10
 
 
 def judge(cards: Sequence[Row], lost: Sequence[Row], samples: Mapping[int, Sequence[Row]]) -> Verdict:
@@ -49,14 +56,20 @@ def judge(cards: Sequence[Row], lost: Sequence[Row], samples: Mapping[int, Seque
     return "pass", message, evidence, None, numbers
 
 
+_NO_ROWS: Row = {"uncorrected": 0, "pending": False, "failed": False}
+_WATCH = "watch it, and replace it when uncorrectable errors come: nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"
 _OFF_BUS = "dmesg | grep -e Xid -e NVRM; often only a power cycle helps"
 _RESET = "reset it or reboot while nobody uses it: nvidia-smi --gpu-reset"
 
 
 def at_rest(card: Row) -> list[_Sick]:
-    """[(status, sentence, hint)] from counters and states."""
-    found: list[_Sick] = []
-    ecc = card["ecc"]
+    """[(status, sentence, hint)] from counters and states, the driver's own word first."""
+    ecc, remapped = card["ecc"], card["ecc"]["remapped"] or _NO_ROWS
+    histogram = card.get("histogram") or {}
+    said = (("remapped_row_failure", remapped["failed"]), ("remapped_row_pending", remapped["pending"]))
+    flags = [*card.get("flags", ()), *(name for name, yes in said if yes)]
+    flags += ["pending_retirement"] if ecc["retired_pending"] else []
+    found: list[_Sick] = [*verdict.judge(card.get("recovery"), flags, card["bus_id"], load_catalog().xids)]
 
     def add(status: str, text: str, hint: str) -> None:
         found.append((status, text, hint))
@@ -67,13 +80,20 @@ def at_rest(card: Row) -> list[_Sick]:
             f"{ecc['volatile_uncorrected']} uncorrected memory errors since the driver was loaded",
             _RESET + "; a card that does it again needs replacing",
         )
-    remapped = ecc["remapped"] or {}
-    if remapped.get("failed"):
-        add("fail", "a faulty memory row could not be remapped", "the card needs replacing")
-    if remapped.get("pending"):
-        add("fail", "faulty memory rows wait to be remapped", _RESET)
-    if ecc["retired_pending"]:
-        add("fail", "faulty memory pages wait to be retired", _RESET)
+    if remapped["uncorrected"] >= MOST_REMAPPED and not remapped["failed"]:
+        add("warn", f"{remapped['uncorrected']} memory rows were remapped after uncorrectable errors", _WATCH)
+    if histogram.get("none"):
+        add("warn", f"{histogram['none']} banks of its memory have no spare row left", _WATCH)
+    for count, most, text in (
+        (ecc["volatile_corrected"], MOST_CORRECTED, "corrected memory errors since the driver was loaded"),
+        (card.get("sram_corrected"), MOST_SRAM_CORRECTED, "corrected errors of its SRAM ever"),
+        (sum(pages or 0 for pages in ecc["retired_pages"]), MOST_RETIRED, "memory pages are retired"),
+    ):
+        if count and count > most:
+            add("warn", f"{count} {text}, more than {most}", _WATCH)
+    memory, hottest = card["temperature"].get("memory"), card["temperature"].get("memory_maximum")
+    if memory and hottest and memory > hottest:
+        add("fail", f"its memory has {memory} C, {hottest} is the most it is made for", "cooling")
     if ecc["on"] is not None and ecc["on"] != ecc["pending"]:
         add("warn", f"ECC is {_switch(ecc['on'])} and will be {_switch(ecc['pending'])}", _RESET)
     mig = card["mig"]
@@ -140,6 +160,12 @@ def under_load(card: Row, load: Sequence[Row]) -> list[_Sick]:
                 "nvidia-smi -q -d CLOCK,PERFORMANCE; nvidia-smi -rgc frees locked clocks",
             )
         )
+    replays = [sample["replays"] for sample in load if sample.get("replays") is not None]
+    if replays and replays[-1] - replays[0] > MOST_REPLAYS:
+        text = f"{replays[-1] - replays[0]} PCIe transfers were repeated under load"
+        found.append(
+            ("warn", text, "reseat the card; riser, cable and slot: nvidia-smi -q -d PERFORMANCE and dmesg | grep AER")
+        )
     pcie = card["pcie"]
     for name, most_name, text in (("generation", "max_generation", "generation"), ("width", "max_width", "width")):
         now = max((sample[name] for sample in load if sample[name]), default=None)
@@ -187,6 +213,8 @@ def measured(card: Row, load: Sequence[Row]) -> dict[str, float]:
         "temperature_c": card["temperature"]["now"],
         "ecc_volatile_uncorrected": card["ecc"]["volatile_uncorrected"],
         "ecc_aggregate_uncorrected": card["ecc"]["aggregate_uncorrected"],
+        "memory_temperature_c": card["temperature"].get("memory"),
+        "margin_temperature_c": card["temperature"].get("margin"),
         "pcie_replays": card["pcie"]["replays"],
     }
     for name, field in (("load_sm_mhz", "sm_mhz"), ("load_power_w", "power_w"), ("load_temperature_c", "temperature")):

@@ -6,7 +6,7 @@ What each number means is data (``catalog/data/xid.yml``, NVIDIA's catalogue): i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -90,6 +90,8 @@ class Row:
     next: str | None
     note: str
     line: str
+    # the driver's recovery action follows it
+    linked: bool = False
     when: list[float | None] = field(default_factory=list)
     # why it is history; None: it stands
     ended: str | None = None
@@ -110,14 +112,18 @@ class Row:
         """What has to be done, with the command, and what where it comes back."""
         if self.again:
             return f"{self.next or _NEXT['CONTACT']}: {self.again}"
-        bus = self.bus_id if "." in self.bus_id else self.bus_id + ".0"
-        text = ADVICE[self.action][1].format(bus=bus)
+        text = advice(self.action, self.bus_id)
         return text + (f"; where it comes back: {self.next}" if self.next and self.status == "fail" else "")
 
     @property
     def told(self) -> str:
         """``Xid 48 at 0000:18:00: an uncorrectable error in the card's memory``."""
         return f"{self.name}: {self.meaning}" + (f"; {self.again}" if self.again else "")
+
+
+def advice(action: Action, bus_id: str) -> str:
+    """What has to be done about a card, with the command."""
+    return ADVICE[action][1].format(bus=bus_id if "." in bus_id else bus_id + ".0")
 
 
 def parse(line: str, table: Xids) -> Row | None:
@@ -149,6 +155,7 @@ def parse(line: str, table: Xids) -> Row | None:
         next=following,
         note=(known.note if known else None) or "",
         line=line,
+        linked=bool(known and known.linked),
     )
 
 
@@ -168,14 +175,19 @@ def _sxid(match: re.Match[str], table: Xids) -> Row:
     )
 
 
+def named(number: int | None, words: str, table: Xids) -> Action:
+    """Return the recovery action that the driver names by a number and in words."""
+    lower = words.lower()
+    worded: Action = next((row.action for row in table.recovery.words if row.has in lower), "CONTACT_SUPPORT")
+    return worded if number is None else table.recovery.numbers.get(number, worded)
+
+
 def recovery(words: str, table: Xids) -> tuple[Action, str]:
     """Return the action that a line of Xid 154 names, and what is said of it."""
     match = _RECOVERY.search(words)
     if match is None:
         return "CONTACT_SUPPORT", "the driver names a recovery that is not known here"
-    lower = match.group(2).lower()
-    worded: Action = next((row.action for row in table.recovery.words if row.has in lower), "CONTACT_SUPPORT")
-    action = table.recovery.numbers.get(int(match.group(1), 16), worded)
+    action = named(int(match.group(1), 16), match.group(2), table)
     if action == "NONE":
         return action, "the driver says that the card has recovered"
     return action, f"to recover, the driver says, the card needs: {match.group(2)}"
@@ -200,11 +212,12 @@ def _fits(bits: str, pattern: str) -> bool:
     return all(wanted in ("-", bit) for bit, wanted in zip(bits, pattern, strict=True))
 
 
-def read(events: Iterable[Event], table: Xids, now: float | None = None) -> list[Row]:
+def read(events: Iterable[Event], table: Xids, now: float | None = None, recovered: Collection[str] = ()) -> list[Row]:
     """Return the errors of a log, in the order in which they came first; what was ended since says by what.
 
     Of a card's lines of Xid 154 the last one counts: it says what the card needs for all that came before it. now: when the log
-    was read, as events have it; None: at its last line.
+    was read, as events have it; None: at its last line. recovered: bus ids of cards of which the driver
+    says that they need nothing.
     """
     rows: list[Row] = []
     last = None
@@ -227,6 +240,9 @@ def read(events: Iterable[Event], table: Xids, now: float | None = None) -> list
     # What is left of earlier boots has ended with them.
     if last:
         _end(rows, None, _BOOTED)
+    for row in rows:
+        if not row.ended and row.linked and any(_same_card(row.bus_id, bus_id) for bus_id in recovered):
+            row.ended = _RECOVERED
     _weigh(rows, now or max((when for row in rows for when in row.when if when is not None), default=0.0))
     return rows
 
@@ -288,11 +304,11 @@ def standing(rows: Iterable[Row]) -> list[Row]:
     return sorted((row for row in rows if row.status != "pass"), key=lambda row: _ORDER[row.action])
 
 
-def judge(outcome: Outcome, table: Xids) -> Verdict:
-    """Return (status, message, evidence, hint, numbers) for gpu.xid; outcome: of the job read."""
+def judge(outcome: Outcome, table: Xids, recovered: Collection[str] = ()) -> Verdict:
+    """Return (status, message, evidence, hint, numbers) for gpu.xid; outcome: of the job read; recovered: see read."""
     if not outcome.ok:
         return "not_run", f"the kernel's log cannot be read: {outcome.message}", [], None, {}
-    rows = read(outcome.result["lines"], table, outcome.result["now"])
+    rows = read(outcome.result["lines"], table, outcome.result.get("now"), recovered)
     numbers: dict[str, float] = {
         f"{kind}s": sum(len(row.when) for row in rows if row.kind == kind) for kind in ("xid", "sxid")
     }
@@ -306,7 +322,7 @@ def judge(outcome: Outcome, table: Xids) -> Verdict:
         more = f" and {len(stand) - 1} more" if len(stand) > 1 else ""
         return worst.status, worst.told + more, evidence, worst.repair, numbers
     if not rows:
-        return "pass", "no Xid in the kernel's log", evidence, None, numbers
+        return "pass", "no Xid in the kernel's log" if partial else "no Xid since boot", evidence, None, numbers
     return (
         "pass",
         f"{numbers['xids'] + numbers['sxids']} errors in the log, none needs a repair",
