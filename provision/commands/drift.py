@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -15,6 +16,7 @@ from provision.documents import Document
 from provision.drift import Item, judge_host, metrics
 from provision.drift.peers import Peer, compare, peer_of
 from provision.errors import Exit, ProvisionError
+from provision.facts import Facts
 from provision.inventory import Host
 from provision.lock.pin import find, path_of
 from provision.planning import read_facts
@@ -39,7 +41,9 @@ class DriftDocument(Document):
 
 
 @dataclass(frozen=True)
-class _Judged:
+class Judged:
+    """One host by itself, and what its peers need to know of it: facts of a whole fleet are not kept."""
+
     group: str | None
     items: list[Item]
     peer: Peer
@@ -50,25 +54,15 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DriftDocument:
 
     Raises LockError (exit 64) for a lock that cannot be used.
     """
-    begun, catalog = time.monotonic(), load_catalog()
-    document = DriftDocument()
-    for values in list(fleet.values.values())[:1]:
-        path = path_of(values)
-        document.lock = str(path) if path else None
-        # once, and said once, before any host is asked
-        find(values)
+    begun = time.monotonic()
+    document = DriftDocument(lock=lock_path(fleet))
 
-    def ask(host: Host, session: remote.Session) -> _Judged:
+    def ask(host: Host, session: remote.Session) -> Judged:
         values = dict(fleet.values[host.name])
-        facts = read_facts(session.call, values)
-        items, lock = judge_host(host.name, facts, values, catalog)
-        # Facts of a whole fleet are not kept: what its peers need is a few words.
-        return _Judged(lock.group_name if lock else None, items, peer_of(facts, lock, catalog))
+        return judged(host.name, read_facts(session.call, values), values)
 
     answers = ask_all(fleet, fleet.hosts, "reading", ask, talk or Silent())
-    judged = {name: answer for name, answer in answers.items() if not isinstance(answer, ProvisionError)}
-    areas = {name: {item.area for item in one.items} for name, one in judged.items()}
-    odd = compare({name: one.peer for name, one in judged.items()}, areas)
+    found = compared({name: answer for name, answer in answers.items() if isinstance(answer, Judged)})
     codes: list[Exit] = []
     for name, answer in answers.items():
         if isinstance(answer, ProvisionError):
@@ -76,11 +70,37 @@ def run(fleet: Fleet, talk: Talk | None = None) -> DriftDocument:
             document.errors.append(answer.issue.model_copy(update={"host": name}))
             codes.append(answer.exit_code)
             continue
-        items = [*answer.items, *odd.get(name, [])]
-        document.hosts[name] = DriftedHost(status="drifted" if items else "clean", group=answer.group, items=items)
-        codes.append(Exit.CHANGES if items else Exit.OK)
+        document.hosts[name] = found[name]
+        codes.append(Exit.CHANGES if found[name].items else Exit.OK)
     document.seconds = round(time.monotonic() - begun, 3)
     return document.conclude(codes)
+
+
+def lock_path(fleet: Fleet) -> str | None:
+    """Return the path of the fleet's lock, None without one. Raises LockError: once, before any host is asked."""
+    for values in list(fleet.values.values())[:1]:
+        find(values)
+        path = path_of(values)
+        return str(path) if path else None
+    return None
+
+
+def judged(name: str, facts: Facts, values: dict[str, Any]) -> Judged:
+    """Judge one host; ``compared`` adds what only its peers tell."""
+    catalog = load_catalog()
+    items, lock = judge_host(name, facts, values, catalog)
+    return Judged(lock.group_name if lock else None, items, peer_of(facts, lock, catalog))
+
+
+def compared(hosts: Mapping[str, Judged]) -> dict[str, DriftedHost]:
+    """Return what is said of hosts that were judged, with what differs from their peers."""
+    areas = {name: {item.area for item in one.items} for name, one in hosts.items()}
+    odd = compare({name: one.peer for name, one in hosts.items()}, areas)
+    found = {}
+    for name, one in hosts.items():
+        items = [*one.items, *odd.get(name, [])]
+        found[name] = DriftedHost(status="drifted" if items else "clean", group=one.group, items=items)
+    return found
 
 
 def check_metrics(path: Path) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.lib.text import answered
+from provision.planning import Call
 from provision.runs import engine
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 from provision.runs.history import HostRecord, Run, folders, meant, read
@@ -90,9 +91,8 @@ def _unreadable(broken: Sequence[str], hint: str, host: str | None = None) -> Is
 def of_hosts(fleet: Fleet, base: Path | None, talk: Talk | None = None, *, newest: int = _NEWEST) -> HistoryDocument:
     """Ask hosts what was done to them, in one read each; runs from other machines are included."""
 
-    def ask(host: Any, session: Any) -> Mapping[str, Any]:
-        answer = session.call("run.record", {"op": "read", "newest": newest})
-        return answered(answer, runs=list, unreadable=list, lock=dict)
+    def ask(host: Any, session: Any) -> tuple[HostHistory, list[Issue]]:
+        return of_host(host.name, session.call, newest)
 
     answers = ask_all(fleet, fleet.hosts, "reading", ask, talk or Silent())
     document = HistoryDocument(folder=str(place(base)))
@@ -103,15 +103,21 @@ def of_hosts(fleet: Fleet, base: Path | None, talk: Talk | None = None, *, newes
             document.errors.append(answer.issue)
             codes.append(answer.exit_code)
             continue
-        records, broken = _records(answer["runs"])
-        broken += answer["unreadable"]
-        if broken:
-            document.warnings.append(_unreadable(broken, "look into /var/lib/gpu-provision/history there", name))
-        document.hosts[name] = HostHistory(
-            status="ok", runs=records, locked_by=answer["lock"]["held"], stale=answer["lock"]["stale"]
-        )
+        document.hosts[name], warnings = answer
+        document.warnings += warnings
     document.runs = _of_these(place(base), document, newest)
     return document.conclude(codes)
+
+
+def of_host(name: str, call: Call, newest: int = _NEWEST) -> tuple[HostHistory, list[Issue]]:
+    """Ask one host what was done to it; return that, and a warning where records of it cannot be read."""
+    answer = answered(call("run.record", {"op": "read", "newest": newest}), runs=list, unreadable=list, lock=dict)
+    records, broken = _records(answer["runs"])
+    broken += answer["unreadable"]
+    hint = "look into /var/lib/gpu-provision/history there"
+    lock = answer["lock"]
+    said = HostHistory(status="ok", runs=records, locked_by=lock.get("held"), stale=lock.get("stale"))
+    return said, [_unreadable(broken, hint, name)] if broken else []
 
 
 def _of_these(base: Path, document: HistoryDocument, newest: int) -> list[Run]:

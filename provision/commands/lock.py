@@ -23,11 +23,10 @@ from provision.lock.compare import Change, changes
 from provision.lock.make import Entry, Seen, entry, kind_of, make
 from provision.lock.model import VARIABLE, WRITE_HINT, Lock, LockedGroup, dump, save
 from provision.lock.pin import place, read
-from provision.parts import checks
 from provision.parts.plan import HostPlan
 from provision.parts.registry import by_name, in_locks, roles
 from provision.planning import plan_from_facts, read_facts
-from provision.planning.verification import expect_of, select
+from provision.planning.verification import read_checks
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 
@@ -124,8 +123,7 @@ def _reader(
 
 def _refuse_unverified(facts: Facts, values: dict[str, Any], catalog: Catalog) -> None:
     """Raise RefusedError where a check that reads fails: what is not proven is no example for others."""
-    found = select(checks.run(facts, expect_of(facts, values, catalog)), values)
-    failed = [check for check in found if check.level == "error"]
+    failed = [check for check in read_checks(facts, values, catalog) if check.level == "error"]
     if failed:
         raise RefusedError(
             "lock.not_verified",

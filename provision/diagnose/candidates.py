@@ -89,7 +89,7 @@ def candidate(case: Case, name: str) -> Candidate | None:
         same = [row for row in rows if row.version == have.version]
         priority = max([_INSTALLED, *(row.priority for row in same)])
         own = max(same, key=lambda row: row.priority) if same else Candidate(name, have.version, None, priority)
-        rows = [row for row in rows if row.priority >= _DOWNGRADES or _order(row.version, have.version) > 0]
+        rows = [row for row in rows if row.priority >= _DOWNGRADES or order(row.version, have.version) > 0]
         rows.append(own)
     elif not rows:
         return None
@@ -112,14 +112,14 @@ def moves(case: Case, name: str) -> Candidate | None:
     have, found = case.facts.packages.get(name), candidate(case, name)
     if not have or have.status[1] in "nc" or found is None or found.source is None:
         return None
-    return found if _order(found.version, have.version) > 0 else None
+    return found if order(found.version, have.version) > 0 else None
 
 
 def _better(one: Candidate, other: Candidate) -> int:
-    return (one.priority > other.priority) - (one.priority < other.priority) or _order(one.version, other.version)
+    return (one.priority > other.priority) - (one.priority < other.priority) or order(one.version, other.version)
 
 
-def _order(one: str, other: str) -> int:
+def order(one: str, other: str) -> int:
     try:
         return int(deb_version.compare(one, other))
     except ValueError:

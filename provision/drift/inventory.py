@@ -11,14 +11,13 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from provision.catalog import Catalog
 from provision.drift.item import Item
 from provision.facts import Facts
-from provision.parts import checks
 from provision.parts.containers.packages import is_toolkit_uri
 from provision.parts.desired import Desired
 from provision.parts.driver.installed import driver_packages, is_cuda_uri, is_ppa_uri, next_boot_problems
 from provision.parts.plan import HostPlan, Step
 from provision.parts.registry import title_of
 from provision.planning import plan_without_apt
-from provision.planning.verification import expect_of, select
+from provision.planning.verification import read_checks
 
 _APPLY = "provision apply puts it right"
 _FILE = re.compile(r"^(?P<verb>write|remove) (?P<path>/\S+?):?(?: .*)?$")
@@ -207,9 +206,8 @@ def _reboot(facts: Facts, plan: HostPlan) -> list[Item]:
 
 def _checks(facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[Item]:
     """Failed checks: they see what no plan would change. A warning is the state of many healthy hosts."""
-    found = select(checks.run(facts, expect_of(facts, values, catalog)), values)
     return [
         _item(f"check.{check.code}", check.code, "pass", check.message, check.hint)
-        for check in found
+        for check in read_checks(facts, values, catalog)
         if check.level == "error"
     ]

@@ -39,7 +39,11 @@ def address(text: str) -> tuple[str, int]:
 
 def server(folder: Path, place: tuple[str, int]) -> http.server.ThreadingHTTPServer:
     """Return a server for a mirror that listens already. Raises UsageError where it cannot."""
-    handler: Callable[..., Any] = functools.partial(_Files, directory=str(folder))
+    return listen(place, functools.partial(_Files, directory=str(folder)))
+
+
+def listen(place: tuple[str, int], handler: Callable[..., Any]) -> http.server.ThreadingHTTPServer:
+    """Return a server that listens already. Raises UsageError where it cannot."""
     try:
         return http.server.ThreadingHTTPServer(place, handler)
     except OSError as error:

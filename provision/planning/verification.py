@@ -76,6 +76,11 @@ def verify_host(
     return select(found, values, selection)
 
 
+def read_checks(facts: Facts, values: dict[str, Any], catalog: Catalog) -> list[Check]:
+    """Judge a host by the checks that need nothing but its facts."""
+    return select(checks.run(facts, expect_of(facts, values, catalog)), values)
+
+
 def runs(values: dict[str, Any], selection: CheckSelection) -> bool:
     """Whether checks that run something are asked for at all."""
     return bool(values.get("gpu_verify_run", True)) and selection.wants_to_run()
