@@ -1,6 +1,6 @@
 #!/bin/sh
 # What the system tests use besides Python: an ssh server's program, sudo, and shells, a module system and a compiler for
-# the environment of CUDA. In CI they are installed; on your own machine nothing is, since an ssh server would start there:
+# the environment of CUDA, a browser. In CI they are installed; on your own machine nothing is, since an ssh server would start there:
 # the tests that need it are skipped and say so.
 set -eu
 [ "${CI:-}" = true ] || exit 0
@@ -18,6 +18,8 @@ command -v zstd >/dev/null || need="$need zstd"
 command -v gcc >/dev/null || need="$need gcc libc6-dev"
 command -v ksh93 >/dev/null || need="$need ksh"
 command -v bsd-csh >/dev/null || need="$need csh"
+# The page of report is shown to it; Ubuntu has Chromium as a snap alone, and there the tests are skipped.
+command -v chromium >/dev/null || command -v google-chrome >/dev/null || ! grep -q '^ID=debian' /etc/os-release || need="$need chromium"
 # Environment Modules cannot be installed beside Lmod; the test unpacks its package, and uses Lmod's Tcl.
 [ -e /usr/share/lmod/lmod/init/bash ] || need="$need lmod"
 [ -n "$need" ] || exit 0

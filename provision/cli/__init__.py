@@ -17,7 +17,7 @@ from typing import Any
 
 # The commands register themselves, in the order in which --help lists them.
 # isort: off
-from provision.cli import everyday, diagnosis, rescue, fleet, shells  # noqa: F401
+from provision.cli import everyday, diagnosis, rescue, fleet, report, shells  # noqa: F401
 
 # isort: on
 from provision.cli.base import ACTIVE, app, forget_plays, interrupted

@@ -80,10 +80,10 @@ def diagnose(
 
     if export is not None:
         return finish(settings, command.export(fleet, export, renderer.progress()), renderer)
-    return finish(settings, command.run(fleet, renderer.progress(), _again(settings)), renderer)
+    return finish(settings, command.run(fleet, renderer.progress(), again(settings)), renderer)
 
 
-def _again(settings: Settings) -> list[str]:
+def again(settings: Settings) -> list[str]:
     """The options of this call that say which hosts there are and how to get in; not -e, which may hold secrets."""
     words = [word for source in settings.inventory for word in ("-i", source)]
     words += [word for given in settings.vault_id for word in ("--vault-id", given)]

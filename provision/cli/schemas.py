@@ -11,6 +11,7 @@ from provision.commands.drift import DriftDocument
 from provision.commands.history import HistoryDocument
 from provision.commands.lock import LockDocument
 from provision.commands.mirror import MirrorDocument
+from provision.commands.report import ReportDocument
 from provision.documents import DOCUMENTS, Document
 from provision.rescue.model import OfflineDocument, RescueDocument
 
@@ -25,6 +26,7 @@ MODELS: tuple[type[Document], ...] = (
     LockDocument,
     MirrorDocument,
     OfflineDocument,
+    ReportDocument,
     RescueDocument,
 )
 
