@@ -56,7 +56,7 @@ class Group:
 
 
 class Details:
-    """What the tile of a host tells below its table."""
+    """What the tile of a host tells."""
 
     def __init__(self, host: ReportedHost) -> None:
         findings = host.diagnose.findings if host.diagnose else []
@@ -74,8 +74,9 @@ class Details:
         held = (
             "security updates not known" if host.security is None else _no(len(host.security), "held security update")
         )
-        said = f"{_no(len(self.findings) + len(unknown), 'finding')}, {_no(len(items), 'difference')}, {held}"
-        self.open = said[0].upper() + said[1:]
+        said = [_no(len(self.findings) + len(unknown), "finding"), _no(len(self.items), "difference"), held]
+        said[1:1] = [f"{plural(len(self.checks), 'check')} not passed"] if self.checks else []
+        self.open = ", ".join(said).capitalize()
         proven = next((record for record in runs if record.verify), None)
         self.proof = f"Proven {when(proven.ended or proven.started)}: {_judged(proven.verify)}" if proven else ""
 
