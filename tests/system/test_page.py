@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from provision.cli import report as cli_report
+from provision.cli import serving
 from provision.cli.base import Settings
 from provision.commands import report
 from provision.mirror.serve import listen
@@ -193,8 +193,8 @@ def live(monkeypatch, tmp_path):
     hosts = {f"gpu{number:02d}": reports.facts(f"gpu{number:02d}", number, tmp_path) for number in (1, 2, 4)}
     fleet, asked = fake_fleet(monkeypatch, tmp_path, hosts, reports.answer)
     settings = Settings(run_dir=tmp_path / "runs")
-    with listen(("127.0.0.1", 0), cli_report._Page) as server:
-        served = cli_report.Live(fleet, settings, server, report.run(fleet, settings.run_dir))
+    with listen(("127.0.0.1", 0), serving.Page) as server:
+        served = serving.Live(fleet, settings, server, report.run(fleet, settings.run_dir))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield SimpleNamespace(live=served, place=server.server_address, runs=tmp_path / "runs", asked=asked)
         server.shutdown()

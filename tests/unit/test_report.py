@@ -10,6 +10,7 @@ import pytest
 
 from provision import cli
 from provision.cli import report as cli_report
+from provision.cli import serving
 from provision.commands import report
 from provision.diagnose.security import held_security_updates
 from provision.facts import Facts
@@ -248,4 +249,4 @@ def test_what_cannot_be_done_is_said_first(command, words):
     ],
 )
 def test_the_page_is_given_to_no_name_of_another_site(host, fits):
-    assert cli_report.is_address(host) is fits
+    assert serving.is_address(host) is fits
