@@ -54,11 +54,12 @@ _LOGIN = """\
 """
 
 _VARIABLES = """\
-        # Which driver. "recommended" keeps a supported driver, and installs the newest long-term or production
-        # branch that this Ubuntu offers and every GPU of the host can run.
+        # Which driver. "recommended" keeps a supported driver, and installs the long-term or production branch
+        # that this Ubuntu offers, every GPU of the host can run and that is supported longest.
         nvidia_driver_branch: recommended
         # nvidia_driver_branch: "580"          # a branch
         # nvidia_driver_version: 580.126.20    # exactly this one
+        # nvidia_driver_prefer: newest         # not the one that is supported longest
         # nvidia_driver_update: true           # move on to the newest; without it an installed driver stays
         # nvidia_driver_manage: false          # leave the driver alone, only look
 
@@ -408,8 +409,8 @@ def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str
         first, last = kind.branches[0], kind.branches[-1]
         span = f"Branch {first} drives" if first == last else f"Branches {first} to {last} drive"
         lines += _folded(
-            f"{span} these cards on {system}, by the catalog; recommended is the newest long-term or production one that apt "
-            f"offers, {kind.recommended} at most.",
+            f"{span} these cards on {system}, by the catalog; recommended is the one that apt offers and that "
+            f"is supported longest, {kind.recommended} where it is offered.",
             "        # ",
         )
         lines.append(f'        # nvidia_driver_branch: "{kind.recommended}"')

@@ -21,6 +21,7 @@ from provision.catalog.builds import (
 from provision.catalog.frameworks import MACHINES
 from provision.catalog.models.base import Flavour
 from provision.catalog.models.frameworks import JaxBuild
+from provision.catalog.toolkits import runs
 from provision.catalog.versions import key, loads_cudnn, minor, same
 from provision.compat.answer import Nearest
 from provision.compat.request import ParsedRequest, RequestItem, parse_one
@@ -238,7 +239,10 @@ class Judge:
         return all(self.support(toolkit, gpu) in ("native", "binary") for gpu in self.parsed.gpus)
 
     def recommend(self, left: list[Left]) -> Left:
-        """Newest long-term or production branch still maintained and not known bad; else the newest such; else newest."""
+        """The branch that the driver's part chooses too: maintained, not known bad, running the toolkits in full.
+
+        Of several the one that is supported longest. Where none is left of a step, the next step is asked.
+        """
         ubuntu = self.parsed.ubuntu.version if self.parsed.ubuntu else None
 
         def good(item: Left) -> bool:
@@ -254,7 +258,14 @@ class Judge:
 
         steady = [item for item in left if good(item)]
         alive = [item for item in steady if not item.branch.is_ended(self.today)]
-        return ([item for item in alive if sure(item)] or alive or steady or left)[-1]
+        full = [item for item in alive if self._in_full(item)] or alive
+        best = [item for item in full if sure(item)] or full
+        return max(best, key=lambda item: item.branch.preference()) if best else (steady or left)[-1]
+
+    def _in_full(self, item: Left) -> bool:
+        """True when a branch runs the toolkits that are asked for without minor-version compatibility."""
+        toolkits = [*self.parsed.toolkits, *(self.parsed.image or ())][-1:]
+        return all(runs(self.catalog, toolkit.version, item.branch.number) == "full" for toolkit in toolkits)
 
     def clashes(self) -> list[tuple[str, ...]]:
         """Smallest sets of items that leave nothing: single ones, else pairs, else triples, …"""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provision.catalog import Gpu
+from provision.catalog.models.answers import Preference
 from provision.errors import Issue
 from provision.facts import Facts
 from provision.parts.driver.installed import InstalledDriver
@@ -33,6 +34,8 @@ class DriverConfig:
     branch: str = "recommended"
     version: str = ""
     update: bool = False
+    # what "recommended" prefers
+    prefer: Preference = "long_term"
     min_cuda: str = ""
     # CUDA toolkits that this driver will run: cuda_toolkit_versions, not a variable of ours
     toolkits: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ def _what(group: InitGroup) -> str:
     if group.branches:
         first, last = group.branches[0], group.branches[-1]
         span = str(first) if first == last else f"{first} to {last}"
-        shown.append(f"driver branches {span}, recommended up to {group.recommended}")
+        shown.append(f"driver branches {span}, recommended {group.recommended} where it is offered")
     if group.trouble:
         shown.append(f"no driver can be chosen for {listed(list(group.trouble), 3)}")
     return "; ".join(shown)

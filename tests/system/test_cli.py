@@ -314,7 +314,7 @@ def changes(name):
         status="changes",
         gpus=["2 x H100 SXM5 80GB"],
         summary="driver 580.126.20 open",
-        decisions=[Reason(what="branch", value="580", because="the newest production branch")],
+        decisions=[Reason(what="branch", value="580", because="the production branch with the longest support")],
         steps=[Step(id="packages", title="Install packages", because="no driver is installed", details=["a", "b"])],
         packages=[
             PackageChange(
@@ -348,7 +348,7 @@ def test_plan_for_people(capsys, planned):
     code, out, err = run(capsys, *planned, "plan")
     assert code == 4
     assert "gpu01  2 x H100 SXM5 80GB\n  ~  driver  Install packages: no driver is installed  20 new\n" in out
-    assert "     branch  580: the newest production branch\n" in out
+    assert "     branch  580: the production branch with the longest support\n" in out
     assert "  !  reboot  nouveau is loaded\n" in out
     assert "  packages: 20 new; 310 MB to download" in out
     assert "  ! 1 reboot: gpu01; only while no process uses the GPUs" in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from typing import Literal
 
 from provision.catalog.models.base import UNSURE, Certainty, Channel, Data, Fabric, Flavour, Machine, Segment, last_day
 from provision.catalog.models.cuda import MinorRow
@@ -85,6 +86,9 @@ class GpuMatch(Data):
     nearest: tuple[str, ...] = ()
 
 
+Preference = Literal["long_term", "newest"]
+
+
 class Branch(BranchRow):
     """A driver branch (``BranchRow`` with its number)."""
 
@@ -97,6 +101,11 @@ class Branch(BranchRow):
     def is_ended(self, on: date) -> bool:
         """True when support is over on that day. A day or month without more counts to its end."""
         return on > last_day(self.eol) if self.eol else bool(self.ended)
+
+    def preference(self, prefer: Preference = "long_term") -> tuple[date, int]:
+        """What orders branches, the best last: the end of support, then the number; of ``newest`` the number alone."""
+        ends = last_day(self.eol) if self.eol and prefer == "long_term" else date.min
+        return ends, self.number
 
 
 class CudaMinor(MinorRow):

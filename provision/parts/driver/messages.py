@@ -30,6 +30,11 @@ class DriverMessages:
             resolver.out,
         )
 
+    def _preferred(self, branch: Branch, kind: str) -> str:
+        if self.config.prefer == "newest" or not branch.eol or branch.is_ended(self.resolver.today):
+            return f"newest {kind} branch"
+        return f"{kind} branch with the longest support (until {branch.eol})"
+
     def explain(self, channel: str, series: str, version: str, flavour: str, build: str, variant: str) -> None:
         config, out, number = self.config, self.out, int(series.split("-")[0])
         cards = join_and([gpu.name for gpu in distinct(out.gpus)])
@@ -42,7 +47,8 @@ class DriverMessages:
             because = (
                 f"it is installed, supported, and drives {cards}"
                 if out.installed.branch == str(number) and not config.update
-                else f"the newest {kind} branch in {CHANNELS[channel]} that drives these GPUs{self._for_toolkits(number)}{ended}"
+                else f"the {self._preferred(branch, kind)} in {CHANNELS[channel]} that drives these GPUs"
+                f"{self._for_toolkits(number)}{ended}"
             )
         elif series == f"{config.branch}-server":
             because = f"asked for {config.branch}; the archive's fabric manager is built for its data-center series"

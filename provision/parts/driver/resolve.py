@@ -260,9 +260,13 @@ class Resolver:
             return [self.catalog.branch(self.config.branch)]
         fitting = self.fitting(allowed, self.config)
         living = [branch for branch in fitting if not branch.is_ended(self.today)]
+        living.sort(key=lambda branch: branch.preference(self.config.prefer), reverse=True)
+        installed = int(self.out.installed.branch or 0)
+        # Nobody is moved back for a longer support.
+        living.sort(key=lambda branch: branch.number < installed)
         if not self.config.update:
             # Something else has to change (the flavour, a missing module): the branch stays where it can.
-            living.sort(key=lambda branch: str(branch.number) != self.out.installed.branch)
+            living.sort(key=lambda branch: branch.number != installed)
         # Old cards have ended branches only (Kepler: 470): better that one than none, and said so.
         return living or fitting
 
