@@ -25,12 +25,12 @@ from xml.sax.saxutils import escape
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from provision.bundles import case
+from provision.bundles.case import MOST_ENTRIES
 from provision.bundles.folder import HostFolder, refused
 from provision.facts import Facts
 from provision.lib import scratch
 
 MOST_UNPACKED = 2 << 30
-MOST_ENTRIES = 200_000
 _MOST_REPORT = 64 << 20
 _PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 _DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError, ValueError, RecursionError)

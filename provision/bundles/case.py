@@ -15,13 +15,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.sax.saxutils import escape
 
-from ansible_collections.gpu.provision.plugins.module_utils.lib import kernel_errors, redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, kernel_errors, redact
 from provision.bundles.folder import HostFolder, refused
 from provision.bundles.mask import Mask
 from provision.facts import Facts
 from provision.lib import scratch
 
 NAME = "case.json"
+MOST_ENTRIES = 200_000
 _MOST_JSON = 32 << 20
 # What depends on who replays a case, and when.
 _OF_THE_MOMENT = (
@@ -50,11 +51,15 @@ def make(exported: Mapping[str, Any], values: Mapping[str, Any], names: Mapping[
     own["users"] += [user.user for user in facts.gpu_users if user.user]
     if facts.trouble:
         own["users"] += facts.trouble.user.conda_guarded
+        # "alice (1000)": people of a directory stand in no file of the host's
+        own["users"] += [row.by.split(" (")[0] for row in facts.trouble.apt.transactions if row.by]
         for proxy in facts.trouble.user.proxies:
             own["hosts"].append(proxy.value.rpartition(":")[0])
     mask = Mask(own, facts.packages)
     wanted = mask.data(facts.model_dump(mode="json"))
     wanted["host"]["hostname"] = "host"
+    # It names who runs a change and from where, and no rule reads it.
+    wanted["run_lock"] = None
     case: dict[str, Any] = {
         "name": "an exported host",
         **_answers(wanted),
@@ -76,7 +81,9 @@ def replay(archive: tarfile.TarFile, host: HostFolder) -> tuple[Facts, dict[str,
     case: dict[str, Any] = {}
     links: list[tuple[str, str]] = []
     times: list[tuple[str, float]] = []
-    for entry in archive:
+    for count, entry in enumerate(archive):
+        if count > MOST_ENTRIES:
+            raise refused(f"it has more than {MOST_ENTRIES} entries")
         parts = PurePosixPath(entry.name).parts
         if entry.name == NAME and entry.isfile() and entry.size <= _MOST_JSON:
             content = archive.extractfile(entry)
@@ -87,7 +94,7 @@ def replay(archive: tarfile.TarFile, host: HostFolder) -> tuple[Facts, dict[str,
                 host.folder_of(path)
             elif entry.issym():
                 links.append((path, entry.linkname))
-            elif entry.isfile() and not entry.issparse():
+            elif entry.isfile() and not entry.issparse() and entry.size <= host_tree.MOST_BYTES:
                 content = archive.extractfile(entry)
                 host.write(path, content.read() if content else b"")
                 times.append((path, entry.mtime))

@@ -37,8 +37,14 @@ SECRETS = (
     "hf_abcdefghijklmnopqrstuvwxyz7",
     "pw77secret",
     "deb.hangar.test",
+    "kduarte",
+    "oldcontroller",
+    "pilot42",
 )
 PRIVATE = {
+    "/var/log/apt/history.log": "Start-Date: 2026-11-20  10:00:00\nCommandline: apt-get install -y libnvidia-cfg1\n"
+    "Requested-By: kduarte (5000)\nInstall: libnvidia-cfg1:amd64 (1)\nEnd-Date: 2026-11-20  10:00:09\n",
+    "/etc/gpu-provision/lock.json": '{"run": "1", "who": "kduarte", "controller": {"name": "oldcontroller"}}',
     "/proc/sys/kernel/hostname": "falcon77\n",
     "/etc/hostname": "falcon77\n",
     "/etc/hosts": "127.0.0.1 localhost\n10.77.3.14 falcon77.hangar.test falcon77\n",
@@ -51,7 +57,7 @@ PRIVATE = {
     "/sys/class/dmi/id/product_uuid": "4c4c4544-0077-4d10-8031-b4c04f4e3232\n",
     "/etc/machine-id": "0123456789abcdef0123456789abcd77\n",
     "/etc/modprobe.d/zz-local.conf": "# by Marie Winter (mwinter@hangar.test) on falcon77, SN7700421, 10.77.3.14, "
-    "aa:bb:cc:77:88:99\n",
+    "aa:bb:cc:77:88:99, see /nfs/home/pilot42/notes\n",
     "/etc/apt/sources.list.d/zz-local.list": "# deb https://mwinter:pw77secret@deb.hangar.test/ubuntu noble main\n",
 }
 LOG = "[    1.0] NVRM: falcon77.hangar.test serial: SN7700421 of mwinter at fd00:77::abcd, board " + SECRETS[9] + "\n"
@@ -86,6 +92,16 @@ def test_a_case_has_the_diagnosis_of_its_host_and_names_nobody(name, case, tmp_p
     assert bool(here.unknown) == bool(there.unknown)
     text = data.decode("utf-8", "replace").lower()
     assert not [word for word in SECRETS if word.lower() in text]
+
+
+@pytest.mark.parametrize("name", ["h100x1", "h100x2"])
+def test_a_recorded_machine_is_exported(name, tmp_path):
+    case = {"tree": {"base": name, "smi": "works"}, "smi": {"xml": name}, "values": {"nvidia_driver_manage": False}}
+    data, here, there = same(case, {}, tmp_path)
+    assert command._signature(here.findings) == command._signature(there.findings)
+    text = data.decode("utf-8", "replace").lower()
+    assert not [word for word in SECRETS if word.lower() in text]
+    assert len(data) < 4 << 20
 
 
 def test_a_case_is_a_row_of_the_tables(tmp_path):
