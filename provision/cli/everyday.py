@@ -283,8 +283,15 @@ def apply(
     return applying.begin(settings, options, how, rollback=rollback)
 
 
+class MonitorFormat(StrEnum):
+    text = "text"
+    slurm = "slurm"
+    nagios = "nagios"
+
+
 @command(
     "provision verify",
+    "provision verify --local --format slurm",
     "provision verify -l gpu01 -v",
     "provision verify --check 'gpu.*' --deep",
     "provision verify --junit results.xml",
@@ -301,18 +308,40 @@ def verify(
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write the results as JUnit XML, for CI.")
     ] = None,
+    local: Annotated[
+        bool,
+        typer.Option(
+            "--local", metavar="", help="This machine, in a second or two: what reads, and the site's checks."
+        ),
+    ] = False,
+    format_: Annotated[
+        MonitorFormat,
+        typer.Option(
+            "--format", help="slurm: the reason for a drain, or nothing; nagios: one line and its exit codes."
+        ),
+    ] = MonitorFormat.text,
 ) -> int:
     """Check every host and print pass, warn, fail or skip with the evidence. Changes nothing, leaves nothing behind.
 
     docs/checks.md and docs/prove.md say what each check means and what to do.
     """
+    if format_ is not MonitorFormat.text and settings.json:
+        raise UsageError("usage.format", f"--format {format_} and --json exclude each other", hint="give one of them")
+    if local and not settings.inventory:
+        settings = replace(settings, inventory=["localhost,"])
     fleet, renderer = open_fleet(settings, "verify")
     from provision.commands import verify as command
-    from provision.planning.verification import CheckSelection
+    from provision.planning.verification import QUICK, CheckSelection
 
-    document = command.run(fleet, renderer.progress(), selection=CheckSelection(tuple(check or ()), deep))
+    selection = CheckSelection(tuple(check or ()), deep, QUICK.skip if local else ())
+    quiet = format_ is not MonitorFormat.text
+    document = command.run(fleet, None if quiet else renderer.progress(), selection=selection)
     if junit:
         command.write_junit(document, junit)
+    if quiet:
+        lines, code = command.for_monitor(document, nagios=format_ is MonitorFormat.nagios)
+        renderer.lines(lines)
+        return code
     return finish(settings, document, renderer)
 
 

@@ -15,6 +15,7 @@ from provision.documents import VerifiedHost, VerifyDocument
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host
 from provision.lib.findings import Check, status_of, worst
+from provision.lib.text import one_line
 from provision.planning import Call
 from provision.planning.verification import EVERYTHING, CheckSelection, verify_host
 from provision.remote import Session
@@ -77,6 +78,35 @@ def as_issue(host: str, check: Check) -> Issue:
         because=check.evidence,
         hint=check.hint,
     )
+
+
+def for_monitor(document: VerifyDocument, *, nagios: bool) -> tuple[list[str], int]:
+    """Return what a monitor reads, one line at most, and its exit code.
+
+    nagios: GPU OK, WARNING, CRITICAL or UNKNOWN, and 0 to 3. Else as Slurm wants it: nothing and 0, or why the node has to be
+    drained and 1; a warning is none.
+    """
+    rows = [
+        (check.level, f"{name}: {check.code}: {check.message}")
+        for name, host in document.hosts.items()
+        for check in host.checks
+    ]
+    failed = [text for level, text in rows if level == "error"]
+    warned = [text for level, text in rows if level == "warning"]
+    silent = [issue.message for issue in document.errors if not (issue.code or "").startswith("check.")]
+    if not nagios:
+        bad = failed or silent
+        return [_short(bad)] if bad else [], int(bool(bad))
+    for word, code, texts in (("CRITICAL", 2, failed), ("UNKNOWN", 3, silent), ("WARNING", 1, warned)):
+        if texts:
+            return [f"GPU {word} - {_short(texts)}"], code
+    return [f"GPU OK - {len(rows)} checks"], 0
+
+
+def _short(texts: Sequence[str]) -> str:
+    """The first of several, without what a monitor reads as the beginning of its figures."""
+    more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
+    return one_line(texts[0])[:200].replace("|", "/") + more
 
 
 def write_junit(document: VerifyDocument, path: Path) -> None:

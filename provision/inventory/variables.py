@@ -20,7 +20,7 @@ import yaml
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 from provision.collection import ROOT
 from provision.errors import Issue, UsageError
-from provision.inventory import PREFIXES, Host, cards
+from provision.inventory import PREFIXES, Host, cards, site_checks
 
 _TRUE = frozenset({"y", "yes", "on", "1", "true", "t"})
 _FALSE = frozenset({"n", "no", "off", "0", "false", "f"})
@@ -36,7 +36,7 @@ _ARTICLE = {
     "path": "a path",
 }
 # What a type does not say of a value: functions that raise ValueError.
-_CHECKS: Mapping[str, Callable[[Any], None]] = {"gpu_verify_expect": cards.check}
+_CHECKS: Mapping[str, Callable[[Any], None]] = {"gpu_verify_expect": cards.check, "gpu_verify_site": site_checks.check}
 # 12.10 to 12.30 without quotes lose the zero; versions such as 12.40 do not exist.
 _LOST_ZERO = re.compile(r"\d+\.[123]")
 # Where a login belongs instead: (beginning of a variable's name, hint). The proxy's own words are those of proxy.py.

@@ -6,6 +6,7 @@ from typing import Any
 
 from provision.lib.findings import Check
 from provision.lib.text import one_line
+from provision.parts import site
 from provision.parts.proof import Bounds, Judging, Measured, Proofs, Verdict, no_answer
 from provision.parts.registry import PARTS
 
@@ -14,6 +15,7 @@ _NO_CARD = (
     " nothing can compute says so with gpu_verify_excuse"
 )
 PROOFS: dict[str, Judging] = {code: judge for part in PARTS for code, judge in part.proofs.items()}
+PROOFS["site.check"] = site.judge
 
 
 def judged(answer: object, bounds: Bounds) -> list[Check]:

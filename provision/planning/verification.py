@@ -32,15 +32,19 @@ from provision.parts.registry import PARTS, decide
 from provision.planning import Call, read_facts
 
 # Checks that run something: only where a pattern can mean one of them is the host asked to.
-_RUN = ("gpu.", "cuda.compile", "python.", "container.run")
+_RUN = ("gpu.", "cuda.compile", "python.", "container.run", "site.")
+# Of these none is run for LOCAL: they load cards, compile, or start containers and interpreters.
+_SLOW = tuple(name for name in proofs.NAMES if name != "gpu.xid")
 
 
 @dataclass(frozen=True)
 class CheckSelection:
-    """How closely to look. only: names or patterns of checks, all when empty; deep: take the time."""
+    """How closely to look. only: names or patterns of checks, all when empty; deep: take the time; skip: names of checks that
+    are left out."""
 
     only: tuple[str, ...] = ()
     deep: bool = False
+    skip: tuple[str, ...] = ()
 
     def wants(self, name: str) -> bool:
         return bool(proofs.wanted(name, self.only))
@@ -54,6 +58,8 @@ class CheckSelection:
 
 
 EVERYTHING = CheckSelection()
+# What reads, the kernel's log and the site's own: for a prolog and a monitor.
+QUICK = CheckSelection(skip=_SLOW)
 
 
 def verify_host(
@@ -91,7 +97,7 @@ def select(checks: Iterable[Check], values: dict[str, Any], selection: CheckSele
     found: list[Check] = []
     checks = list(checks)
     for check in [*checks, *_never_run(checks, values)]:
-        if not selection.wants(check.code):
+        if not selection.wants(check.code) or check.code.split("[")[0] in selection.skip:
             continue
         left_out = [p for p in values.get("gpu_verify_skip") or () if proofs.wanted(check.code, [p])]
         if left_out and not selection.only:
@@ -121,7 +127,7 @@ def _exported(line: ShellLine) -> tuple[str, str]:
 
 def refuse_unknown(selection: CheckSelection, found: Iterable[str]) -> None:
     """Raise UsageError for a pattern that means none of the checks that were found (names)."""
-    names = sorted({*found, *proofs.NAMES})
+    names = sorted({*found, *proofs.NAMES, "site.check"})
     for pattern in selection.only:
         if not any(proofs.wanted(name, [pattern]) for name in names):
             nearest = difflib.get_close_matches(pattern, names, n=1)
@@ -204,10 +210,20 @@ def prove_args(
             if name == "CUDA_VISIBLE_DEVICES" or name.startswith("NCCL_")
         },
         "only": list(selection.only),
-        "skip": list(values.get("gpu_verify_skip") or ()) if not selection.only else [],
+        "skip": [*selection.skip, *(values.get("gpu_verify_skip") or () if not selection.only else ())],
         "deep": selection.deep or bool(values.get("gpu_verify_deep")),
         "busy": values.get("gpu_verify_busy") or "skip",
         "python": interpreters(facts, values, expect),
         "containers": containers_to_run(Desired(values).containers, facts, catalog),
         "timeout_s": int(values.get("gpu_verify_timeout") or 120),
+        "site": list(values.get("gpu_verify_site") or ()),
+        # what the site's checks read
+        "about": {
+            "version": 1,
+            "host": facts.host.hostname,
+            "driver": facts.smi.driver_version,
+            "gpus": [
+                {"index": gpu.index, "name": gpu.name, "uuid": gpu.uuid, "bus_id": gpu.bus_id} for gpu in facts.smi.gpus
+            ],
+        },
     }

@@ -37,6 +37,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import framewo
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
 from ansible_collections.gpu.provision.plugins.module_utils.prove import nccl as prove_nccl
 from ansible_collections.gpu.provision.plugins.module_utils.prove import p2p as prove_p2p  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils.prove import site as prove_site
 from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
 from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid  # noqa: F401
 
@@ -249,6 +250,8 @@ class Proof(object):
         for path in self.args.get("python") or []:
             name = "python.framework[%s]" % path
             yield name, lambda path=path: self.answered(path)
+        for row in self.args.get("site") or []:
+            yield "site.check[%s]" % row["name"], lambda row=row: measured(**prove_site.run(row, self.args["about"]))
         for name, make in prove_container.plan(self.args.get("containers")):
             yield name, lambda make=make: make(self.timeout)
 

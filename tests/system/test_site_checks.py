@@ -1,0 +1,73 @@
+"""The site's own checks, as programs of this machine: one that passes, fails, hangs, prints rubbish or too much."""
+
+import getpass
+import json
+import os
+import time
+
+import pytest
+
+import provision.collection  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils.prove import site as prove_site
+from provision.parts.proof import Bounds
+from provision.parts.site import judge
+
+ABOUT = {"version": 1, "host": "gpu01", "driver": "580.126.20", "gpus": []}
+
+
+def said(tmp_path, body, name="scratch", **row):
+    program = tmp_path / "check"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+    tmp_path.chmod(0o755)
+    user = "nobody" if os.geteuid() == 0 else getpass.getuser()
+    if user == "nobody":
+        for folder in list(tmp_path.parents)[:3]:
+            folder.chmod(folder.stat().st_mode | 0o755)
+    found = prove_site.run({"name": name, "command": [str(program)], "user": user, "timeout": 2, **row}, ABOUT)
+    # as it comes over a session
+    return judge(json.loads(json.dumps(found)), Bounds())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ("""echo '{"status": "pass", "message": "12 TB free"}'""", "pass", "12 TB free"),
+        ("""echo '{"status": "warn", "message": "90 % full", "hint": "clean up", "more": 1}'""", "warn", "90 % full"),
+        ("""echo '{"status": "fail", "message": "not mounted"}'; exit 2""", "fail", "not mounted"),
+        ("""echo '{"status": "pass", "message": "fine"}'; exit 3""", "fail", "says pass and ended with 3"),
+        ("""echo oh no; echo trouble >&2""", "fail", "no verdict"),
+        ("""echo '{"status": "great", "message": "x"}'""", "fail", "no verdict"),
+        ("""echo '{"status": "pass"}'""", "fail", "no verdict"),
+        ("""echo '[1, 2]'""", "fail", "no verdict"),
+        ("", "fail", "no verdict"),
+        ("sleep 60 & sleep 60", "fail", "did not end within 2 s"),
+        ("yes", "fail", "writes without end"),
+        (
+            """grep -q '"check": "scratch"' && echo '{"status": "pass", "message": "it was asked"}'""",
+            "pass",
+            "it was asked",
+        ),
+        ("""env | grep -q SECRET_OF_OURS || echo '{"status": "pass", "message": "clean"}'""", "pass", "clean"),
+    ],
+)
+def test_what_a_check_says(tmp_path, monkeypatch, body, status, words):
+    monkeypatch.setenv("SECRET_OF_OURS", "1")
+    begun = time.monotonic()
+    found = said(tmp_path, body)
+    assert found[0] == status, found
+    assert words in found[1]
+    assert time.monotonic() - begun < 20
+
+
+def test_what_cannot_be_run_is_said(tmp_path):
+    assert "no user" in said(tmp_path, "", user="nobody-of-that-name")[1]
+    assert "cannot be started" in said(tmp_path, "", command=["/there/is/none"])[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+def test_as_whom_it_runs(tmp_path):
+    assert said(tmp_path, """echo "{\\"status\\": \\"pass\\", \\"message\\": \\"$(id -un)\\"}\"""")[1] == "nobody"
+    os.chown(tmp_path / "check", 65534, 65534)
+    found = prove_site.run({"name": "x", "command": [str(tmp_path / "check")], "user": "root"}, ABOUT)
+    assert "others than root may change" in judge(found, Bounds())[1]
