@@ -134,7 +134,7 @@ def test_locks_of_others_and_every_way_to_end(fleet):
 
     # A failure gives it back: apt fails in the middle. The lock was stale by its lease.
     put(host, renewed=700)
-    host.fail_postinst("nvidia-utils-595")
+    host.fail_postinst("nvidia-utils-580")
     failed = command.run("apply", "--yes", rc=1)
     assert "took over the stale lock of ada@laptop" in failed.stderr and "renewed" in failed.stderr
     assert lock(host) == {}
@@ -152,7 +152,7 @@ def test_locks_of_others_and_every_way_to_end(fleet):
 
     # Ctrl-C gives it back.
     with DpkgBusy(host):
-        process = command.start("apply", "--yes", "-e", "nvidia_driver_branch=580")
+        process = command.start("apply", "--yes", "-e", "nvidia_driver_branch=595")
         until(lambda: lock(host))
         time.sleep(3)
         process.send_signal(signal.SIGINT)

@@ -43,7 +43,7 @@ def test_nothing_to_do_ends_what_was_cut_off(fleet, tmp_path):
     assert lock(host) == {}
     (record,) = records(host)
     assert (record["run"], record["status"]) == (was["run"], "interrupted")
-    assert "nvidia-utils-595" in [row[0] for row in record["packages"]]
+    assert "nvidia-utils-580" in [row[0] for row in record["packages"]]
     assert list(own.iterdir()) == [], "what the killed one left on this machine is gone too"
 
     told = command.json("history", "gpu01")
