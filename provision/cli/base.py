@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -418,4 +419,39 @@ def finish(settings: Settings, document: Document, renderer: Renderer | None = N
 
         renderer = Renderer(as_json=settings.json, verbosity=settings.verbose)
     renderer.document(document)
+    command = _next(settings, document)
+    if command:
+        renderer.say(f"next: {command}")
     return document.exit_code
+
+
+def again(settings: Settings, *, limit: bool = True) -> list[str]:
+    """The options of this call that another command needs for the same hosts. A value that may be a secret is left open."""
+    from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
+
+    words = [word for source in settings.inventory for word in ("-i", source)]
+    words += ["-l", settings.limit] if limit and settings.limit else []
+    words += [
+        word for given in settings.extra_vars for word in ("-e", given if redact.text(given) == given else "<secret>")
+    ]
+    words += [word for given in settings.vault_id for word in ("--vault-id", given)]
+    return [*words, *["-K"] * settings.ask_become_pass, *["--ask-vault-pass"] * settings.ask_vault_pass]
+
+
+def _next(settings: Settings, document: Document) -> str | None:
+    """The command that comes next, as it can be typed; None where nothing is left, or where the document names it."""
+    states = {name: getattr(host, "status", "") for name, host in document.hosts.items()}
+    words: list[str] = []
+    match document.schema_id:
+        case "provision/plan/1" if "changes" in states.values():
+            words = ["apply"]
+        case "provision/apply/1" if any(host.checks for host in document.hosts.values()):
+            words = ["verify", "-v"]
+        case "provision/verify/1" if "fail" in states.values():
+            words = ["diagnose"]
+        case "provision/drift/1" if "drifted" in states.values():
+            settings = replace(settings, limit=",".join(name for name, state in states.items() if state == "drifted"))
+            words = ["plan"]
+        case "provision/locked/1" if getattr(document, "written", False):
+            words = ["plan"]
+    return shlex.join(["provision", *again(settings), *words]) if words else None

@@ -10,7 +10,7 @@ import typer
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
-from provision.cli.base import Settings, command, finish, open_fleet
+from provision.cli.base import Settings, again, command, finish, open_fleet
 from provision.errors import UsageError
 
 
@@ -80,14 +80,7 @@ def diagnose(
 
     if export is not None:
         return finish(settings, command.export(fleet, export, renderer.progress()), renderer)
-    return finish(settings, command.run(fleet, renderer.progress(), again(settings)), renderer)
-
-
-def again(settings: Settings) -> list[str]:
-    """The options of this call that say which hosts there are and how to get in; not -e, which may hold secrets."""
-    words = [word for source in settings.inventory for word in ("-i", source)]
-    words += [word for given in settings.vault_id for word in ("--vault-id", given)]
-    return [*words, *["-K"] * settings.ask_become_pass, *["--ask-vault-pass"] * settings.ask_vault_pass]
+    return finish(settings, command.run(fleet, renderer.progress(), again(settings, limit=False)), renderer)
 
 
 def _given(text: str) -> str:

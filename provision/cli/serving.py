@@ -8,9 +8,10 @@ import ipaddress
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from provision.cli.diagnosis import again
+from provision.cli.base import again
 from provision.commands import report as command
 from provision.errors import ProvisionError
 from provision.mirror.serve import address, listen
@@ -133,4 +134,6 @@ def serve_page(fleet: Fleet, settings: Settings, renderer: Renderer, where: str)
 
 def read(fleet: Fleet, settings: Settings, renderer: Renderer | None = None) -> ReportDocument:
     """Read the fleet; with a renderer, show how far that is."""
-    return command.run(fleet, settings.run_dir, renderer.progress() if renderer else None, again(settings))
+    # A page is passed on: what was typed after -e stays out of it.
+    words = again(replace(settings, extra_vars=[]), limit=False)
+    return command.run(fleet, settings.run_dir, renderer.progress() if renderer else None, words)

@@ -34,10 +34,9 @@ def diagnosed(document: DiagnoseDocument, verbosity: int) -> Iterable[Renderable
         yield headline(names, host.status, rest, everything=bool(verbosity))
         yield from _host(host, verbosity, alone=len(document.hosts) == 1)
     counts = format_counts((host.status for host in document.hosts.values()), _STATUS_TEXTS)
-    yield Text(f"diagnose: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
     first = next((f for host in document.hosts.values() for f in host.findings if f.level == "error"), None)
-    if first is not None:
-        yield Text(f"more about it: provision diagnose --explain {first.code}", style="dim")
+    more = f"; evidence: -v; meaning: --explain {first.code}" if first and not verbosity else ""
+    yield text(f"diagnose: {plural(len(document.hosts), 'host')}: {counts}", more, styles=("bold", "dim"))
     if document.exported:
         yield Text(f"written: {document.exported} (look at it before you share it: case.json and the folder root)")
     if document.rescue:
@@ -45,7 +44,7 @@ def diagnosed(document: DiagnoseDocument, verbosity: int) -> Iterable[Renderable
 
 
 def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[RenderableType]:
-    shown = [f for f in host.findings if f.level != "note" or verbosity or alone]
+    shown = [f for f in host.findings if f.level != "note" or verbosity]
     for finding in shown:
         yield from _finding(finding, 2, verbosity)
     hidden = len(host.findings) - len(shown)
@@ -53,11 +52,14 @@ def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[Rende
         yield indented(Text(f"and {plural(hidden, 'note')} (-v)", style="dim"), 2)
     if host.unknown:
         yield indented(text("unknown  ", host.unknown[0], styles=("bold red", "bold")), 2)
-        for line in host.unknown[1:]:
+        lines = host.unknown[1:] if verbosity else host.unknown[1 : _FEW_LINES + 1]
+        for line in lines:
             yield indented(Text(line, style="dim"), 11)
+        if len(lines) < len(host.unknown) - 1:
+            yield indented(Text(f"and {len(host.unknown) - 1 - len(lines)} more (-v)", style="dim"), 11)
     if host.status in ("well", "warned") and not any(f.level == "error" for f in host.findings):
         word = "nothing else found" if host.findings else "nothing found"
-        lines = host.looked_at if verbosity or alone else []
+        lines = host.looked_at if verbosity or (alone and not host.findings) else []
         yield indented(Text(f"{word}; looked at:" if lines else word, style="green"), 2)
         for line in lines:
             yield indented(Text(line, style="dim"), 4)
@@ -74,21 +76,46 @@ def _finding(finding: Cause, indent: int, verbosity: int) -> Iterable[Renderable
         f"{finding.level}  ", f"{finding.code}  ", finding.message, styles=(_LEVEL_STYLES[finding.level], "bold", "")
     )
     yield indented(head, indent)
+    evidence = finding.evidence if verbosity else finding.evidence[:1]
     rows: list[tuple[str | Text, str | Text]] = [
-        ("because" if not number else "", Text(line, style="dim")) for number, line in enumerate(finding.evidence)
+        ("because" if not number else "", Text(line, style="dim")) for number, line in enumerate(evidence)
     ]
-    if finding.breaks:
+    if finding.breaks and verbosity:
         rows.append(("breaks", finding.breaks))
     for number, repair in enumerate(finding.repairs):
+        # Another way than the first one is for those who ask.
+        if number and _alternative(finding, number) and not verbosity:
+            break
         rows.append(("repair" if not number else "or" if _alternative(finding, number) else "then", repair.words))
-    if finding.repairs:
-        rows.append(("reboot", "yes, it ends with one" if finding.reboot else "not needed"))
-    if finding.prevent and (finding.level != "note" or verbosity):
+    if finding.reboot:
+        rows.append(("reboot", "yes, it ends with one"))
+    if finding.prevent and verbosity:
         rows.append(("prevent", finding.prevent))
     if rows:
         yield columns(rows, indent + 2, style="dim")
+    if verbosity:
+        for symptom in finding.folded:
+            yield from _symptom(finding, symptom, indent + 2)
+        return
+    words: dict[str, list[str]] = {}
+    for symptom in _all_folded(finding):
+        words.setdefault(_word(finding, symptom), []).append(symptom.code)
+    if words:
+        folded = "; ".join(f"{word}  {', '.join(codes)}" for word, codes in words.items())
+        yield indented(Text(folded, style="dim"), indent + 2)
+
+
+def _all_folded(finding: Cause) -> Iterable[Cause]:
     for symptom in finding.folded:
-        yield from _symptom(finding, symptom, indent + 2, verbosity)
+        yield symptom
+        yield from _all_folded(symptom)
+
+
+def _word(parent: Cause, symptom: Cause) -> str:
+    """Whether a finding follows from the one above, or is only mended with it."""
+    # A document that somebody else wrote may name a finding that has no page.
+    beside = pages.page(symptom.code).beside if symptom.code in pages.codes() else ()
+    return "also" if parent.code in beside else "and so"
 
 
 def _alternative(finding: Cause, number: int) -> bool:
@@ -96,17 +123,14 @@ def _alternative(finding: Cause, number: int) -> bool:
     return finding.repairs[number].action == "manual" and finding.repairs[number - 1].action != "manual"
 
 
-def _symptom(parent: Cause, finding: Cause, indent: int, verbosity: int) -> Iterable[RenderableType]:
-    """What follows from the finding above, or is mended with it: one line, its evidence with -v."""
-    # A document that somebody else wrote may name a finding that has no page.
-    beside = pages.page(finding.code).beside if finding.code in pages.codes() else ()
-    word = "also    " if parent.code in beside else "and so  "
+def _symptom(parent: Cause, finding: Cause, indent: int) -> Iterable[RenderableType]:
+    """What follows from the finding above, or is mended with it, with its evidence."""
+    word = f"{_word(parent, finding):<8}"
     yield indented(text(word, f"{finding.code}  ", finding.message, styles=("dim", "bold", "")), indent)
-    lines = finding.evidence if verbosity else finding.evidence[:2]
-    for line in lines:
+    for line in finding.evidence:
         yield indented(Text(line, style="dim"), indent + 8)
     for symptom in finding.folded:
-        yield from _symptom(finding, symptom, indent + 2, verbosity)
+        yield from _symptom(finding, symptom, indent + 2)
 
 
 def explained(document: ExplainDocument, verbosity: int) -> Iterable[RenderableType]:

@@ -28,8 +28,10 @@ def view(document: DriftDocument, verbosity: int) -> Iterable[RenderableType]:
     if verbosity or len(hosts) == 1:
         for name, host in hosts.items():
             yield headline([name], host.status, _group(host))
-            for item in host.items:
-                yield columns([(item.code, _describe(item)), *([("", f"hint: {item.hint}")] if item.hint else [])])
+            for hint, items in _by_hint(host.items):
+                yield columns(
+                    [*((item.code, _describe(item)) for item in items), *([("", f"hint: {hint}")] if hint else [])]
+                )
     else:
         drifted = [(name, host) for name, host in hosts.items() if host.status == "drifted"]
         if drifted:
@@ -42,7 +44,15 @@ def view(document: DriftDocument, verbosity: int) -> Iterable[RenderableType]:
     against = f"against {document.lock}" if document.lock else "there is no lock: against inventory and peers alone"
     yield Text(f"drift: {plural(len(hosts), 'host')}: {counts}; {against}", style="bold")
     if len(hosts) > 1 and not verbosity and any(host.items for host in hosts.values()):
-        yield Text("item by item: provision drift -l HOST, or -v for all", style="dim")
+        yield Text("item by item: -v", style="dim")
+
+
+def _by_hint(items: Iterable[Item]) -> Iterable[tuple[str | None, list[Item]]]:
+    """Items with one way to put them right together: it is said once."""
+    found: dict[str | None, list[Item]] = {}
+    for item in items:
+        found.setdefault(item.hint, []).append(item)
+    return found.items()
 
 
 def _group(host: DriftedHost) -> str:

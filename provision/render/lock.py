@@ -58,7 +58,9 @@ def _last(document: LockDocument) -> str:
     refused = [name for name, host in document.hosts.items() if host.status != "locked"]
     tail = f"; {plural(len(refused), 'host')} left out: {', '.join(refused)}" if refused else ""
     if document.written:
-        return f"wrote {document.path}{tail}"
+        groups = {host.group for host in document.hosts.values() if host.group}
+        count = len(document.hosts) - len(refused)
+        return f"wrote {document.path}: {plural(count, 'host')} in {plural(len(groups), 'group')}{tail}"
     if not document.existed:
         return f"nothing was written{tail}"
     return f"{document.path} is up to date: nothing changes{tail}"

@@ -41,37 +41,34 @@ _APPLIED = (
     ("left_out", "left out"),
 )
 _BROKE_OFF = ("failed", "unreachable")
-# From so many different results on, hosts that are well take one line each.
-_MANY = 4
 
 
 def verified(document: VerifyDocument, verbosity: int) -> Iterable[RenderableType]:
     """Return what to print of a verification."""
-    groups = grouped(document.hosts.items(), lambda host: (host.status, _judged(host.checks)))
-    for names, host in groups:
-        well = host.status in ("pass", "skip", "warn")
-        if well and len(groups) >= _MANY and not verbosity:
-            yield headline(names, host.status, counted(host.checks))
-            yield from _checks(
-                alike_as_one(check for check in host.checks if check.status == "warn" or check.not_run), False
-            )
-            continue
+    for names, host in grouped(document.hosts.items(), lambda host: (host.status, _judged(host.checks, verbosity))):
         yield headline(names, host.status, counted(host.checks), everything=bool(verbosity))
-        # Evidence differs from host to host: it is shown where it is one host's.
-        evidence = len(names) == 1 and (len(document.hosts) == 1 or verbosity > 0)
-        yield from _checks(host.checks if verbosity else folded(host.checks), evidence)
+        # Evidence of what is well differs from host to host: it is shown where it is one host's.
+        yield from _checks(host.checks if verbosity else _noteworthy(host.checks), len(names) == 1 and verbosity > 0)
     counts = format_counts((host.status for host in document.hosts.values()), _VERIFIED)
     yield Text(f"verify: {plural(len(document.hosts), 'host')}: {counts}", style="bold")
-    if len(document.hosts) > 1 and not verbosity and any(host.checks for host in document.hosts.values()):
-        yield Text("-v shows the evidence of every check", style="dim")
+    if not verbosity and any(host.checks for host in document.hosts.values()):
+        yield Text("-v lists every check with its evidence", style="dim")
 
 
-def _judged(checks: Sequence[Check]) -> list[tuple[object, ...]]:
-    return [
-        (check.code, check.status, check.message)
-        + ((check.evidence, check.hint) if check.status in ("warn", "fail") else ())
-        for check in checks
-    ]
+def _judged(checks: Sequence[Check], verbosity: int) -> list[object]:
+    """What two hosts must have in common to be shown as one: of checks that pass only how many, unless all are listed."""
+    found: list[object] = [counted(checks)]
+    for check in checks if verbosity else _noteworthy(checks):
+        wrong = check.status in ("warn", "fail")
+        found.append(
+            (check.code, check.status, check.message, check.evidence if wrong else [], check.hint if wrong else None)
+        )
+    return found
+
+
+def _noteworthy(checks: Sequence[Check]) -> list[Check]:
+    """The checks that warn or fail, and those that could not be run."""
+    return alike_as_one(check for check in checks if check.status in ("warn", "fail") or check.not_run)
 
 
 def counted(checks: Sequence[Check]) -> str:
@@ -79,24 +76,6 @@ def counted(checks: Sequence[Check]) -> str:
     statuses = [check.status for check in checks]
     parts = [f"{statuses.count(s)} {s}" for s in ("pass", "warn", "fail", "skip") if s in statuses]
     return f"checks: {', '.join(parts)}" if parts else ""
-
-
-def folded(checks: Sequence[Check]) -> list[Check]:
-    """Checks with a kind of which nothing was judged (conda on a host without conda) as one of its name."""
-    kinds: dict[str, list[Check]] = {}
-    for check in checks:
-        kinds.setdefault(check.code.split(".")[0], []).append(check)
-    found = []
-    for check in checks:
-        kind = check.code.split(".")[0]
-        alike = kinds[kind]
-        if len(alike) == 1 or any(other.status != "skip" for other in alike):
-            found.append(check)
-        elif check is alike[0]:
-            shown = list(dict.fromkeys(other.message for other in alike))
-            message = shown[0] if len(shown) == 1 else f"{shown[0]} (-v tells all {len(alike)})"
-            found.append(Check(id=f"{kind}.*", status="skip", message=message))
-    return alike_as_one(found)
 
 
 def alike_as_one(checks: Iterable[Check]) -> list[Check]:
@@ -127,7 +106,7 @@ def _checks(checks: Sequence[Check], evidence: bool) -> Iterable[RenderableType]
 
 def applied(document: ApplyDocument, verbosity: int) -> Iterable[RenderableType]:
     """Return what to print of a run: what was done on each host, and what a fresh read proved."""
-    for names, host in grouped(document.hosts.items(), _done):
+    for names, host in grouped(document.hosts.items(), lambda host: _done(host, verbosity)):
         yield headline(names, host.status, host.summary, everything=bool(verbosity))
         yield from _host(host, verbosity)
     for names, why in grouped(document.left_out.items(), lambda why: why):
@@ -203,14 +182,20 @@ def _proven(passed: Sequence[Check]) -> Text:
     return shown
 
 
-def _done(host: AppliedHost) -> object:
-    hooks = (host.drain, host.resume)
-    return (host.status, host.summary, host.changed, host.failed_task, hooks, _judged(host.checks))
+def _done(host: AppliedHost, verbosity: int) -> object:
+    hooks, changed = (host.drain, host.resume), _tells_changes(host, verbosity) and host.changed
+    checks = [check for check in host.checks if verbosity or check.status in ("warn", "fail")]
+    return (host.status, host.summary, changed, host.failed_task, hooks, _judged(checks, 1))
+
+
+def _tells_changes(host: AppliedHost, verbosity: int) -> bool:
+    """What was done follows from the plan; where not all of it was, or it was only tried, it is said."""
+    return verbosity > 0 or host.status not in ("done", "unchanged", "reboot_needed", "restart_needed")
 
 
 def _host(host: AppliedHost, verbosity: int) -> Iterable[RenderableType]:
     rows: list[tuple[str | Text, str | Text]] = []
-    if host.changed:
+    if host.changed and _tells_changes(host, verbosity):
         word = "would do" if host.status == "checked" else "did"
         rows.append((word, "; ".join(format_task(task) for task in dict.fromkeys(host.changed))))
     if host.failed_task:

@@ -14,11 +14,13 @@ from types import SimpleNamespace
 import pytest
 
 from provision import cli, inventory, remote
+from provision.cli.base import Settings, finish
 from provision.collection import ROOT
 from provision.commands import actions
 from provision.commands import plan as plan_command
 from provision.commands import scan as scan_command
 from provision.commands import verify as verify_command
+from provision.documents import PlanDocument, VerifyDocument
 from provision.errors import HostFailedError, RefusedError, UnreachableError, UsageError
 from provision.facts import Facts
 from provision.lib.findings import Check
@@ -398,9 +400,12 @@ def test_verify(capsys, monkeypatch, fleet, status, code):
     monkeypatch.setattr(verify_command, "verify_host", lambda call, values, catalog, selection: [verdict(status)])
     got, out, err = run(capsys, "-i", "gpu01,", "verify")
     assert got == code
+    wrong = status in ("warn", "fail")
+    assert bool(re.search(rf"^  {status} +driver\.versions  m", out, re.MULTILINE)) is wrong
+    assert ("e1" in out) is wrong and ("hint: do it" in out) is wrong
+    _, out, _ = run(capsys, "-i", "gpu01,", "verify", "-v")
     assert re.search(rf"^  {status} +driver\.versions  m", out, re.MULTILINE)
     assert ("e1" in out) is (status != "skip")
-    assert ("hint: do it" in out) is (status in ("warn", "fail"))
     document = run_json(capsys, "-i", "gpu01,", "verify")
     assert document["hosts"]["gpu01"]["checks"][0]["status"] == status
     assert [error["code"] for error in document["errors"]] == (["check.driver.versions"] if code else [])
@@ -572,3 +577,19 @@ def test_compat(capsys):
     assert (document["exit_code"], document["fits"]) == (5, False)
     assert document["errors"] == document["conflicts"]
     assert {"support", "warnings", "driver", "cuda", "cudnn", "nccl", "python"} <= set(document)
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (PlanDocument(hosts={"gpu01": changes("gpu01")}), "apply"),
+        (PlanDocument(hosts={"gpu01": HostPlan(host="gpu01", status="converged")}), None),
+        (VerifyDocument.model_validate({"hosts": {"gpu01": {"status": "fail"}}}), "diagnose"),
+    ],
+)
+def test_the_last_line_is_the_next_command_as_it_can_be_typed(capsys, document, words):
+    given = Settings(inventory=["my hosts.yml"], limit="gpu*:!gpu03", extra_vars=["a=1", "ansible_become_password=x"])
+    finish(given, document)
+    last = capsys.readouterr().err.splitlines()[-1:]
+    options = "-i 'my hosts.yml' -l 'gpu*:!gpu03' -e a=1 -e '<secret>'"
+    assert last == ([f"next: provision {options} {words}"] if words else [])

@@ -57,11 +57,11 @@ def run(monkeypatch, answers):
     return document
 
 
-def shown(document, verbosity=0, monkeypatch=None):
+def shown(document, verbosity=0, monkeypatch=None, width=140):
     out, err = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
-    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setenv("COLUMNS", str(width))
     Renderer(verbosity=verbosity).document(document)
     return out.getvalue(), err.getvalue()
 
@@ -106,7 +106,7 @@ def test_exit_codes(monkeypatch, tmp_path, name, code):
 
 def test_people_see_cause_evidence_repair_reboot_and_what_follows(monkeypatch, tmp_path):
     document = run(monkeypatch, {"gpu01": facts("D1 blocked", tmp_path)})
-    out, err = shown(document, monkeypatch=monkeypatch)
+    out, err = shown(document, verbosity=1, monkeypatch=monkeypatch)
     assert err == "", "findings are told once"
     order = [
         "gpu01  broken",
@@ -128,6 +128,22 @@ def test_people_see_cause_evidence_repair_reboot_and_what_follows(monkeypatch, t
     assert at == sorted(at), out
 
 
+def test_a_host_with_one_trouble_is_ten_lines(monkeypatch, tmp_path):
+    counts = []
+    monkeypatch.setattr(Renderer, "errors", lambda self, issues: None)
+    for number, case in enumerate(CASES):
+        facts = brokenhosts.facts_of(case, HOSTS, tmp_path / str(number))
+        host = command.judged(facts, brokenhosts.values_of(case))
+        if host.unknown or [found.level for found in host.findings if found.level != "note"] != ["error"]:
+            continue
+        document = command.DiagnoseDocument(hosts={"gpu01": host}, rescue="provision rescue gpu01")
+        whole = shown(document, monkeypatch=monkeypatch, width=1000)[0].splitlines()
+        assert len(whole) <= 10 and whole[-1] == "to mend what is broken: provision rescue gpu01", whole
+        counts.append(len(shown(document, monkeypatch=monkeypatch, width=100)[0].splitlines()))
+    # A few messages and repairs are long: they fold.
+    assert len(counts) > 10 and sorted(counts)[len(counts) * 9 // 10] <= 11 and sorted(counts)[len(counts) // 2] <= 9
+
+
 def test_the_last_line_names_every_broken_host(monkeypatch, tmp_path):
     one, two = facts("A2 a minor", tmp_path / "a"), facts("D1 blocked", tmp_path / "b")
     well = facts(WELL, tmp_path / "c")
@@ -139,6 +155,8 @@ def test_a_reboot_for_a_new_kernel_does_not_follow_from_a_stale_module(monkeypat
     told = facts("A2 a minor", tmp_path)
     told["reboot_required"] = {"required": True, "packages": ["linux-image-6.8.0-48-generic"]}
     out, _ = shown(run(monkeypatch, {"gpu01": told}), monkeypatch=monkeypatch)
+    assert "also  reboot.pending" in out and "and so  driver.smi_fails" in out
+    out, _ = shown(run(monkeypatch, {"gpu01": told}), verbosity=1, monkeypatch=monkeypatch)
     assert "    also    reboot.pending  linux-image-6.8.0-48-generic waits for a reboot" in out
     assert "and so  driver.smi_fails" in out and "and so  reboot.pending" not in out
 
@@ -156,7 +174,10 @@ def test_nothing_found_says_what_was_looked_at(monkeypatch, tmp_path):
 
 
 def test_unknown_is_said_to_be_unknown_with_all_that_was_looked_at(monkeypatch, tmp_path):
-    out, _ = shown(run(monkeypatch, {"gpu01": facts("nothing explains", tmp_path)}), monkeypatch=monkeypatch)
+    document = run(monkeypatch, {"gpu01": facts("nothing explains", tmp_path)})
+    out, _ = shown(document, monkeypatch=monkeypatch)
+    assert "unknown  nvidia-smi fails" in out and "more (-v)" in out and len(out.splitlines()) <= 10, out
+    out, _ = shown(document, verbosity=1, monkeypatch=monkeypatch)
     for words in (
         "unknown  nvidia-smi fails",
         "looked at",

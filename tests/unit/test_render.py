@@ -11,10 +11,8 @@ from rich.console import Console
 from provision.cli.schemas import MODELS
 from provision.documents import ApplyDocument, Document, PlanDocument, ScanDocument, ScannedHost, VerifyDocument
 from provision.errors import Exit, Issue
-from provision.lib.findings import Check
 from provision.parts.plan import HostPlan, PackageChange, Reason, Step
 from provision.render import Progress, Renderer, size
-from provision.render.results import folded
 from provision.render.text import format_hosts
 from provision.rescue.model import RescueDocument
 
@@ -377,23 +375,6 @@ def test_no_blanks_at_the_ends_of_lines():
     assert not re.search(r"[ \t]$", text_of(made.out), re.MULTILINE)
 
 
-def test_a_kind_of_which_nothing_was_judged_is_one_line():
-    checks = [
-        Check(id="gpu.bus", status="pass", message="2 on the PCI bus"),
-        Check(id="gpu.p2p", status="skip", message="fewer than two cards to use"),
-        Check(id="conda.prefix", status="skip", message="no conda, and none is asked for"),
-        Check(id="conda.channels", status="skip", message="no conda, and none is asked for"),
-        Check(id="container.flags", status="skip", message="no docker"),
-        Check(id="container.shm", status="skip", message="no docker in use"),
-    ]
-    assert [(check.code, check.message) for check in folded(checks)] == [
-        ("gpu.bus", "2 on the PCI bus"),
-        ("gpu.p2p", "fewer than two cards to use"),
-        ("conda.*", "no conda, and none is asked for"),
-        ("container.*", "no docker (-v tells all 2)"),
-    ]
-
-
 BROKEN = "libnvidia-ml.so.1 cannot be loaded: OSError: file too short"
 USED = "card 0 is not loaded: python3 (pid 7, ann) uses it"
 LEFT = "left out (gpu_verify_skip: container.run)"
@@ -442,3 +423,28 @@ def test_checks_that_fail_for_one_reason_are_one_line():
     shown = text_of(made.out)
     assert f"  fail  gpu.count, gpu.compute  {BROKEN}\n        hint: h\n" in shown
     assert f"  pass  gpu.nccl  right\n        not run: {USED}\n" in shown
+
+
+def test_a_host_that_is_well_is_one_line_and_the_list_is_there_on_request():
+    checks = [{"id": f"driver.c{n}", "status": "pass", "message": f"m{n}"} for n in range(40)]
+    done = {"status": "done", "summary": "driver 580", "changed": ["Make it so"], "checks": [*checks, *checked()]}
+    hosts = {f"gpu{n:02d}": done for n in range(1, 41)}
+    made = renderer(100)
+    made.show(ApplyDocument.model_validate({"hosts": hosts, "seconds": 9}))
+    assert text_of(made.out).splitlines() == [
+        "gpu01 to gpu40 (40 hosts)  done  driver 580",
+        "  warn  gpu.xid  x",
+        "apply: 40 hosts in 9 s: 40 done and proven",
+        "proven: 1640 checks",
+    ]
+    made = renderer(100)
+    made.show(VerifyDocument.model_validate({"hosts": {"gpu01": {"status": "pass", "checks": checks}}}))
+    assert text_of(made.out).splitlines() == [
+        "gpu01  pass  checks: 40 pass",
+        "verify: 1 host: 1 passed",
+        "-v lists every check with its evidence",
+    ]
+    made = renderer(100)
+    made.verbosity = 1
+    made.show(ApplyDocument.model_validate({"hosts": hosts}))
+    assert "Make it so" in text_of(made.out) and "driver.c39" in text_of(made.out)
