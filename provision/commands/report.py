@@ -17,7 +17,7 @@ from provision.commands.diagnose import DiagnosedHost
 from provision.commands.drift import DriftedHost, Judged
 from provision.commands.history import HostHistory
 from provision.diagnose.security import HeldUpdate, held_security_updates
-from provision.documents import Document, ScannedHost, VerifiedHost
+from provision.documents import DescribedHost, Document, VerifiedHost
 from provision.errors import Exit, Issue, ProvisionError
 from provision.inventory import Host
 from provision.lib import own_state
@@ -40,13 +40,13 @@ class ReportedHost(BaseModel):
     """What each command says of a host; None where it could not be read.
 
     status: broken where something does not work or a check failed; else drifted; else warned. scan: without facts. verify:
-    the checks that read; what ran on the cards stands in history.
+    the checks that only read; what ran on the cards stands in history.
     """
 
     status: Literal["broken", "failed", "unreachable", "drifted", "warned", "ok"]
     ubuntu: str | None = None
     kernel: str | None = None
-    scan: ScannedHost | None = None
+    scan: DescribedHost | None = None
     drift: DriftedHost | None = None
     diagnose: DiagnosedHost | None = None
     verify: VerifiedHost | None = None
@@ -129,8 +129,8 @@ def _read(name: str, session: remote.Session, values: dict[str, object]) -> _Rea
         status="ok",
         ubuntu=facts.host.os.version_id,
         kernel=facts.kernels.running,
-        # Facts of a whole fleet are not kept.
-        scan=scan.describe(facts).model_copy(update={"facts": None}),
+        # facts of a whole fleet are not kept
+        scan=DescribedHost(**scan.describe(facts).model_dump(exclude={"facts"})),
         diagnose=diagnose.judged(facts, values),
         verify=VerifiedHost(status=status_of(worst(checks)), checks=checks),
         history=kept,

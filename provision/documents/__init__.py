@@ -52,7 +52,9 @@ class ErrorDocument(Document):
     schema_id: str = Field(default="provision/error/1", alias="schema")
 
 
-class ScannedHost(BaseModel):
+class DescribedHost(BaseModel):
+    """A host as a table shows it."""
+
     status: Literal["ok", "unreachable", "failed"]
     gpus: list[str] = Field(default_factory=list)
     # "580.126.20 open": the module that is loaded, else what is installed
@@ -64,6 +66,9 @@ class ScannedHost(BaseModel):
     # what a person should notice: in one line, and as findings
     summary: str = ""
     remarks: list[Finding] = Field(default_factory=list)
+
+
+class ScannedHost(DescribedHost):
     facts: Facts | None = None
 
 
