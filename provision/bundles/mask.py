@@ -28,8 +28,8 @@ _MAC = re.compile(r"(?<![\w:-])[0-9A-Fa-f]{2}(?:([:-])[0-9A-Fa-f]{2})(?:\1[0-9A-
 # Loopback and nothing: an address of every host.
 _EVERYBODYS = re.compile(r"127\.|::1?\Z|0\.0\.0\.0\Z|00:00:00:00:00:00\Z|f[ef]0[0-9]::|255\.255")
 _V6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]{2,39}(?![\w:])")
-# A version of four parts looks the same: it has a revision behind it, a name before it, or stands alone.
-_V4 = re.compile(r"(?<![\w.+~-])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.+~-])")
+# A version of four parts looks the same: it has a revision behind it, a name or a relation of dpkg before it, or stands alone.
+_V4 = re.compile(r"(?<!\(= )(?<!\([<>]= )(?<!\(<< )(?<!\(>> )(?<![\w.+~-])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.+~-])")
 _MAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@(?:[\w-]{1,63}\.)+[A-Za-z]{2,20}(?![\w-])")
 _PLACE = re.compile(r"(://(?:[^\s/@\"']{0,256}@)?)([A-Za-z0-9][A-Za-z0-9.-]{0,253})")
 _HOME = re.compile(r"(/(?:home|homes|users)/)([^/\s:;,'\"=\]\[)(]+)")

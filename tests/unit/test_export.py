@@ -149,6 +149,7 @@ def test_versions_words_of_programs_and_public_places_stay():
         "libcurand-12-4_10.3.5.147-1_amd64.deb",
         "10.3.5.147",
         "9.8.0.87-1+cuda12",
+        "libcublas-12-4 (>= 12.4.5.8), libcudnn9 (= 9.8.0.87), libcurand (<< 10.3.5.147)",
         "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/",
         "http://us-east-1.ec2.archive.ubuntu.com/ubuntu noble main",
         "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.",
