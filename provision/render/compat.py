@@ -10,11 +10,18 @@ from rich.console import RenderableType
 from provision.render.base import Text, columns, text
 from provision.render.plan import issue
 
+_SUPPORT = {
+    "native": "code is built for these GPUs (native)",
+    "binary": "runs code that is built for an older GPU of the same generation (binary)",
+    "jit": "the driver compiles the code at its first start (jit)",
+    "none": "no code runs on these GPUs (none)",
+}
+
 
 def view(answer: Any) -> Iterable[RenderableType]:
     """Return what to print of commands.compat.CompatDocument (not imported here: it brings the whole catalog)."""
     verdict = ("it fits", "bold green") if answer.fits else ("it does not fit", "bold red")
-    yield Text.assemble(verdict, f"  support: {answer.support}" if answer.support else "")
+    yield Text.assemble(verdict, f"  {_SUPPORT[answer.support]}" if answer.support else "")
     # What would work stands below once, not as a hint too.
     offered = {nearest.text for nearest in answer.nearest}
     for conflict in answer.conflicts:

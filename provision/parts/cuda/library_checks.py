@@ -301,7 +301,8 @@ def libraries(facts: Facts, expect: Expect) -> Check:
     if not rows:
         return skipped("no CUDA library")
     twice = sum(len(found) > 1 for found in groups.values())
-    return passed(f"{len(groups)}, {f'{twice} of them more than once' if twice else 'each once'}", evidence)
+    copies = f"{twice} of them in more than one place" if twice else "each in one place"
+    return passed(f"{len(groups)} libraries, {copies}", evidence)
 
 
 CHECKS = (cudnn, nccl, libraries)
