@@ -4,6 +4,7 @@ Nothing is asked of a network: NVIDIA's repository is the lab's, with every pack
 """
 
 import re
+import shutil
 from dataclasses import replace
 from functools import cache
 from textwrap import dedent
@@ -164,7 +165,7 @@ LINES = sorted({(page, tuple(words)) for page in PAGES for words in command_line
 
 
 @pytest.mark.parametrize(("page", "words"), LINES, ids=[f"{p.name}-{' '.join(w)[:60]}" for p, w in LINES])
-def test_a_command_line_means_something(page, words, capsys):
+def test_a_command_line_means_something(page, words, capsys, tmp_path, monkeypatch):
     """Its options exist, and so do the names that they take: variables, checks, parts, findings, versions, cards."""
     command, values = read(words)
     if values["extra_vars"] and not any("VARS" in text for text in values["extra_vars"]):
@@ -176,6 +177,9 @@ def test_a_command_line_means_something(page, words, capsys):
     if command == "apply":
         parse_rollout(values["canary"], values["batch"], values["max_failures"], values["wait"], {})
     asked = [values["explain"], values["text"]] if command == "diagnose" else words[1:] if command == "compat" else []
+    if "./catalog" in words:
+        shutil.copytree(ROOT / "provision/catalog/data", tmp_path / "catalog")
+        monkeypatch.chdir(tmp_path)
     if any(text and text != "-" and text != text.upper() for text in asked):
         # 5: a page shows what does not fit
         assert cli.run(list(words)) in (0, 5), capsys.readouterr()
