@@ -19,7 +19,7 @@ from provision import cli
 BIN = Path(sys.executable).parent
 LINES = {
     "provision pl": "plan",
-    "provision plan --for": "--forks",
+    "provision plan --fork": "--forks",
     "provision -i {inventory} plan -l gpu0": "gpu01",
     "provision -i {inventory} plan -l gpu01,la": "gpu01,lab",
 }
