@@ -24,6 +24,7 @@ from xml.sax.saxutils import escape
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
+from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.bundles import case
 from provision.bundles.case import MOST_ENTRIES
 from provision.bundles.folder import HostFolder, refused
@@ -218,17 +219,8 @@ def _lay_out_sos(stream: IO[bytes], host: HostFolder) -> None:
 
 def _dpkg_status(text: str) -> str:
     """dpkg's status file of what ``dpkg -l`` prints: two or three letters, name, version, architecture."""
-    want = {"i": "install", "h": "hold", "r": "deinstall", "p": "purge", "u": "unknown"}
-    state = {
-        "n": "not-installed",
-        "c": "config-files",
-        "H": "half-installed",
-        "U": "unpacked",
-        "F": "half-configured",
-        "W": "triggers-awaited",
-        "t": "triggers-pending",
-        "i": "installed",
-    }
+    want = {letter: word for word, letter in probe_facts.WANT.items()}
+    state = {letter: word for word, letter in probe_facts.STATE.items()}
     rows = []
     for line in text.splitlines():
         match = re.match(r"([uihrp])([ncHUFWti])(R?)\s+(\S+)\s+(\S+)\s+(\S+)", line)

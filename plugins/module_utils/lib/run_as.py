@@ -52,6 +52,13 @@ def account(*paths):
     return _person(people.pop()) if people else None
 
 
+def become(user, groups):
+    """Give up root for good and be user, (uid, gid, …), with these groups alone. Called in a child process."""
+    os.setgroups(groups)
+    os.setgid(user[1])
+    os.setuid(user[0])
+
+
 def strangers(*paths):
     """User ids, other than root, that may write to paths or to a folder above them; EVERYBODY for anybody at all.
 

@@ -121,8 +121,9 @@ OWN_FILES = (
     ("/etc/systemd/system", r"gpu-provision-.*\.(?:service|path)$"),
     ("/etc/containerd/conf.d", r".*gpu-provision.*\.toml$"),
 )
-_WANT = {"install": "i", "hold": "h", "deinstall": "r", "purge": "p", "unknown": "u"}
-_STATE = {
+# of dpkg's status file: the word that is wanted and the state, each as the letter of dpkg -l
+WANT = {"install": "i", "hold": "h", "deinstall": "r", "purge": "p", "unknown": "u"}
+STATE = {
     "not-installed": "n",
     "config-files": "c",
     "half-installed": "H",
@@ -614,12 +615,12 @@ def _package(stanza):
     """Return (facts.Package as a dict, text for an unfinished state or None)."""
     words = (_field(stanza, b"Status") or "unknown ok not-installed").split()
     want, flag, state = (words + ["", "", ""])[:3]
-    problem = state if _STATE.get(state, "?") in "UFHWt" else None
+    problem = state if STATE.get(state, "?") in "UFHWt" else None
     if flag == "reinstreq":
         problem = (problem or state) + ", reinstallation required"
     row = {
         "version": _field(stanza, b"Version") or "",
-        "status": _WANT.get(want, "u") + _STATE.get(state, "n") + ("R" if flag == "reinstreq" else ""),
+        "status": WANT.get(want, "u") + STATE.get(state, "n") + ("R" if flag == "reinstreq" else ""),
         "arch": _field(stanza, b"Architecture") or "",
         "source": (_field(stanza, b"Source") or "").split(" ")[0] or None,
         "depends": _field(stanza, b"Depends"),

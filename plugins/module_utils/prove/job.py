@@ -353,10 +353,7 @@ def _limits(user):
             # if memory runs out, this goes first
             file.write("1000")
         if user is not None:
-            uid, gid = user[:2]
-            os.setgroups(groups)
-            os.setgid(gid)
-            os.setuid(uid)
+            run_as.become(user, groups)
 
     return before_exec
 

@@ -36,6 +36,11 @@ def run(row, about):
     # Whoever may change what root runs is root.
     if account.pw_uid == 0 and run_as.strangers(command[0]):
         return {"refused": "others than root may change %s, and it is to run as root" % command[0]}
+    groups = os.getgrouplist(account.pw_name, account.pw_gid)
+
+    def become():
+        run_as.become((account.pw_uid, account.pw_gid), groups)
+
     try:
         child = subprocess.Popen(  # noqa: S603 - a list, no shell
             command,
@@ -45,7 +50,7 @@ def run(row, about):
             env={"PATH": _PATH, "LC_ALL": "C.UTF-8", "HOME": account.pw_dir, "USER": user},
             start_new_session=True,
             cwd="/",
-            preexec_fn=_becoming(account) if os.geteuid() == 0 else None,
+            preexec_fn=become if os.geteuid() == 0 else None,
         )
     except (OSError, subprocess.SubprocessError) as error:
         return {"refused": "%s cannot be started: %s" % (command[0], getattr(error, "strerror", None) or error)}
@@ -64,14 +69,3 @@ def run(row, about):
         rc = child.wait()
     out, err = (output.text(pipe).decode("utf-8", "replace") for pipe in (child.stdout, child.stderr))
     return {"rc": rc, "out": out, "err": err, "ended": ended, "timeout_s": timeout}
-
-
-def _becoming(account):
-    groups = os.getgrouplist(account.pw_name, account.pw_gid)
-
-    def become():
-        os.setgroups(groups)
-        os.setgid(account.pw_gid)
-        os.setuid(account.pw_uid)
-
-    return become
