@@ -69,14 +69,14 @@ class Line:
 
 def view(document: PlanDocument, width: int, verbosity: int) -> Iterable[RenderableType]:
     """Return what to print of a plan: what changes, then hosts that stay as they are, warnings, and the totals."""
-    changing = {name: plan for name, plan in document.hosts.items() if plan.status == "changes"}
+    plans = changing(document)
     if verbosity:
         for names, plan in grouped(document.hosts.items(), _same):
             yield from _in_full(names, plan, verbosity)
             yield Text("")
-    elif changing:
-        yield from _hardware(changing)
-        yield _table(lines(changing), list(changing), width)
+    elif plans:
+        yield from _hardware(plans)
+        yield _table(lines(plans), list(plans), width)
     if not verbosity:
         rest = [(name, plan) for name, plan in document.hosts.items() if plan.status != "changes"]
         for names, plan in grouped(rest, _same):
@@ -90,8 +90,18 @@ def view(document: PlanDocument, width: int, verbosity: int) -> Iterable[Rendera
     for names, why in grouped(document.left_out.items(), lambda why: why):
         yield headline(names, "left_out", why)
     yield from totals(document)
-    if changing and not verbosity:
+    if plans and not verbosity:
         yield Text("reasons and packages: -v; contents of files: provision plan --diff", style="dim")
+
+
+def changing(document: PlanDocument) -> dict[str, HostPlan]:
+    """Return the plans of the hosts that have something to do, by host."""
+    return {name: plan for name, plan in document.hosts.items() if plan.status == "changes"}
+
+
+def kinds(plans: dict[str, HostPlan]) -> list[tuple[list[str], HostPlan]]:
+    """Return the hosts of each kind of hardware, with the plan of one of them."""
+    return grouped(plans.items(), lambda plan: (plan.gpus, plan.ubuntu))
 
 
 def warnings(document: PlanDocument) -> list[Issue]:
@@ -100,7 +110,7 @@ def warnings(document: PlanDocument) -> list[Issue]:
 
 def _hardware(plans: dict[str, HostPlan]) -> Iterator[RenderableType]:
     """Return a line for hosts of one kind of hardware."""
-    for names, plan in grouped(plans.items(), lambda plan: (plan.gpus, plan.ubuntu)):
+    for names, plan in kinds(plans):
         yield text(format_hosts(names), "  ", hardware(plan), styles=("bold",))
 
 
@@ -247,7 +257,7 @@ def totals(document: PlanDocument) -> Iterator[Text]:
     """Return how many hosts change, what that costs, and last what interrupts work: reboots, restarts, removals."""
     statuses = [*(host.status for host in document.hosts.values()), *("left_out" for _ in document.left_out)]
     yield Text(f"plan: {plural(len(statuses), 'host')}: {format_counts(statuses, _ORDER)}", style="bold")
-    plans = {name: plan for name, plan in document.hosts.items() if plan.status == "changes"}
+    plans = changing(document)
     if not plans:
         return
     counts = _actions([change for plan in plans.values() for change in plan.packages])

@@ -9,12 +9,12 @@ from rich.console import RenderableType
 from provision.documents import PlanDocument
 from provision.planning.contents import Content, contents
 from provision.render.base import Text, indented, text
-from provision.render.plan import among
+from provision.render.plan import among, changing
 
 
 def view(document: PlanDocument) -> Iterator[RenderableType]:
     """Return the files of a plan with their new text. What is there now stays on the host: it is not read back."""
-    plans = {name: plan for name, plan in document.hosts.items() if plan.status == "changes"}
+    plans = changing(document)
     hosts: dict[Content, list[str]] = {}
     for name, plan in plans.items():
         for one in contents(plan):

@@ -6,21 +6,22 @@ import re
 from collections.abc import Iterator, Sequence
 
 from provision.documents import PlanDocument
-from provision.render.plan import among, counted, hardware, lines, totals, warnings
-from provision.render.text import clean, format_hosts, grouped, same_issues
+from provision.render.plan import among, changing, counted, hardware, kinds, lines, totals, warnings
+from provision.render.text import clean, format_hosts, same_issues
 
 _SIGNS = {"+": "add", "~": "change", "-": "**remove**", "!": "**interrupt**", "": ""}
 
 
 def view(document: PlanDocument) -> Iterator[str]:
     """Return the lines of a plan in Markdown."""
-    plans = {name: plan for name, plan in document.hosts.items() if plan.status == "changes"}
+    plans = changing(document)
     total, *rest = [line.plain.strip() for line in totals(document)]
     yield from ["# Plan", "", _text(total), ""]
     yield from [*(f"- {_text(line)}" for line in rest), *([""] if rest else [])]
     if plans:
-        kinds = grouped(plans.items(), lambda plan: (plan.gpus, plan.ubuntu))
-        yield from _table(("Hosts", "Hardware"), [(format_hosts(names), hardware(plan)) for names, plan in kinds])
+        yield from _table(
+            ("Hosts", "Hardware"), [(format_hosts(names), hardware(plan)) for names, plan in kinds(plans)]
+        )
         rows = []
         for line in lines(plans):
             counts = ", ".join(shown for shown, _ in counted(line))
