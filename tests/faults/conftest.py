@@ -84,6 +84,15 @@ def holds(host):
     return set(host.run("apt-mark showhold").stdout.split())
 
 
+def what_runs(host):
+    """The processes, the state and the newest apt logs of a host, for the words of a failed test."""
+    shown = host.run(
+        "ps -eo pid,ppid,etimes,stat,args; ls -la /var/lib/gpu-provision; dpkg --audit; tail -n 40 /var/log/gpu-provision/*.log",
+        check=False,
+    )
+    return shown.stdout + shown.stderr
+
+
 def driver_packages(host):
     """{installed driver package: version}; by dpkg, with the name test that the product uses."""
     import provision.collection  # noqa: F401

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.faults.conftest import driver_packages, holds, transactions
+from tests.faults.conftest import driver_packages, holds, transactions, what_runs
 
 pytestmark = pytest.mark.lab
 
@@ -127,7 +127,7 @@ def test_interrupted_in_the_middle(fleet):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not set(driver_packages(host)) <= holds(host):
         time.sleep(0.5)
-    assert set(driver_packages(host)) <= holds(host), "a hold was lost"
+    assert set(driver_packages(host)) <= holds(host), f"a hold was lost; {said}{what_runs(host)}"
     command.run("apply", "--yes", "-e", "nvidia_driver_branch=580-server")
     assert not host.run("dpkg --audit").stdout
     assert set(driver_packages(host)) <= holds(host)
