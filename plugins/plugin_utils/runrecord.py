@@ -17,16 +17,19 @@ from ansible_collections.gpu.provision.plugins.plugin_utils import lockfile, run
 _LOCK = "gpu_provision_lock"
 
 
-def record(run, status, packages=(), checks=None, rebooted=False, took=None):
+def record(run, status, packages=(), checks=None, rebooted=False, took=None, repairs=()):
     """Return a record.
 
     run: {"run", "command", "who", "git", "started", "inventory", "lock"}, what is the same on every host. status: as apply
     says it (done, failed, reboot_needed, …). packages: of the plan, each with name, from_version and version. checks: verdicts
-    of verify, None where it was not run. took: record of the run whose lock was taken over.
+    of verify, None where it was not run. took: record of the run whose lock was taken over. repairs: of sick cards, as
+    provision.runs.cards.Tried has them.
     """
     found = dict(run, schema="provision/record/1", ended=now(), status=status, rebooted=bool(rebooted))
     found["packages"] = [[change["name"], change.get("from_version"), change.get("version")] for change in packages]
     found["verify"] = judged(checks) if checks is not None else None
+    if repairs:
+        found["repairs"] = list(repairs)
     if took:
         found["took_lock_of"] = {key: took.get(key) for key in ("run", "who")}
     return found

@@ -335,7 +335,9 @@ def verify(
 
     selection = CheckSelection(tuple(check or ()), deep, QUICK.skip if local else ())
     quiet = format_ is not MonitorFormat.text
-    document = command.run(fleet, None if quiet else renderer.progress(), selection=selection)
+    # What reads alone measures nothing, and a monitor's account has no past to keep.
+    memory = None if local else command.memory_of(settings.run_dir)
+    document = command.run(fleet, None if quiet else renderer.progress(), selection=selection, memory=memory)
     if junit:
         command.write_junit(document, junit)
     if quiet:

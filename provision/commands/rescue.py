@@ -17,13 +17,16 @@ from ansible_collections.gpu.provision.plugins.plugin_utils import runlock, runr
 from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.commands import verify
+from provision.commands.history import of_host
 from provision.commands.outcomes import reboot_issue, show_event
-from provision.diagnose.finding import Cause
-from provision.errors import Exit, Issue, ProvisionError, UsageError
+from provision.diagnose.finding import Cause, Diagnosis
+from provision.errors import Exit, HostFailedError, Issue, ProvisionError, UsageError
+from provision.facts import Facts
 from provision.inventory import Host
 from provision.lib import own_state
 from provision.lock.pin import path_of
 from provision.remote import Session
+from provision.rescue.again import past_of, tries
 from provision.rescue.model import History, OfflineDocument, OfflineHost, RescuedHost, RescueDocument, RescueStep
 from provision.rescue.offline import known_of, offline_script
 from provision.rescue.orders import orders, record
@@ -31,6 +34,7 @@ from provision.rescue.rounds import Limits, next_level, to_mend
 from provision.rescue.session import Inspection, Mode, inspect_host, limits_of
 from provision.rescue.touched import configured, touched
 from provision.runs import engine, history, left_behind
+from provision.runs.cards import Tried
 from provision.runs.engine import Event, HostOutcome
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all, release
 from provision.runs.run_lock import HostLocks, folder_of
@@ -108,6 +112,8 @@ class _Run:
         self.seconds, self.interrupted = 0.0, False
         self.warnings: list[Issue] = []
         self.started = runrecord.now()
+        self.memory = verify.memory_of(self.options.run_base)
+        self.past: dict[str, list[Tried]] = {}
 
     def run(self) -> RescueDocument:
         try:
@@ -126,6 +132,7 @@ class _Run:
         finally:
             engine.dismiss()
             self._let_go()
+            self._remember()
             release(self.fleet)
         document = self._document()
         if self.run_dir is not None:
@@ -156,6 +163,7 @@ class _Run:
                 [check.model_dump() for check in host.checks] or None,
                 bool(host.reboots),
                 self.locks.took.get(name),
+                [one.model_dump() for one in self._tries(name)],
             )
             for name, host in held.items()
         }
@@ -171,6 +179,21 @@ class _Run:
             }
         )
         own_state.write(self.run_dir / history.FILE, kept.model_dump_json(by_alias=True, indent=1))
+
+    def _tries(self, name: str) -> list[Tried]:
+        """Repairs of sick cards that this rescue tried."""
+        host = self.hosts[name]
+        if host.first is None or host.last is None:
+            return []
+        return tries(name, host.first.facts, host.first.shown.findings, host.history.rounds, host.last.shown.findings)
+
+    def _remember(self) -> None:
+        """Keep what was tried with the cards. A dry run tries and advises nothing."""
+        for name in self.hosts if not self.options.dry_run else ():
+            try:
+                self.memory.tried(self._tries(name))
+            except HostFailedError as error:
+                self.warnings.append(error.issue.model_copy(update={"host": name}))
 
     def _limits(self, host: Host) -> Limits:
         local = host.connection.kind == "local"
@@ -194,9 +217,17 @@ class _Run:
             history = self.hosts[host.name].history
             values = dict(self.fleet.values[host.name])
             limits = self.limits[host.name]
-            return inspect_host(
-                host.name, call, values, catalog, history, limits, self.options.mode, self.options.snapshot
-            )
+
+            def past(diagnosis: Diagnosis, facts: Facts) -> list[Tried]:
+                """Repairs of its sick cards before this rescue: by the host's own records, and by this machine's memory."""
+                if host.name not in self.past:
+                    runs = of_host(host.name, call)[0].runs
+                    known = past_of(self.memory, host.name, facts, diagnosis.findings)
+                    self.past[host.name] = [*(one for run in runs for one in run.repairs), *known]
+                return self.past[host.name]
+
+            mode, snapshot = self.options.mode, self.options.snapshot
+            return inspect_host(host.name, call, values, catalog, history, limits, mode, snapshot, past)
 
         hosts = [host for host in self.fleet.hosts if host.name in names]
         answers = ask_all(self.fleet, hosts, "looking again" if again else "looking", ask, self.talk)
@@ -366,7 +397,7 @@ class _Run:
         if not names or self.interrupted:
             return
         hosts = [host for host in self.fleet.hosts if host.name in names]
-        verified = verify.run(self.fleet, self.talk, hosts, keep=True)
+        verified = verify.run(self.fleet, self.talk, hosts, keep=True, memory=self.memory)
         self.errors += verified.errors
         for name, result in verified.hosts.items():
             status = {"fail": "check_failed", "unreachable": "unreachable", "failed": "failed"}.get(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
+from ansible_collections.gpu.provision.plugins.plugin_utils import runrecord
 from provision.catalog import load_catalog
 from provision.documents import VerifiedHost, VerifyDocument
 from provision.errors import Exit, Issue, ProvisionError, UsageError
@@ -17,8 +18,10 @@ from provision.inventory import Host
 from provision.lib.findings import Check, status_of, worst
 from provision.lib.text import one_line
 from provision.planning import Call
-from provision.planning.verification import EVERYTHING, CheckSelection, verify_host
+from provision.planning.verification import EVERYTHING, CheckSelection, select, verify_host
 from provision.remote import Session
+from provision.runs import cards, engine
+from provision.runs.cards import Memory
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
 
 _READ_SECONDS = 60.0
@@ -31,20 +34,26 @@ def run(
     selection: CheckSelection = EVERYTHING,
     *,
     keep: bool = False,
+    memory: Memory | None = None,
 ) -> VerifyDocument:
     """Check hosts (all of the fleet when None). Exit code 3 where a check failed; warnings do not fail.
 
-    keep: their sessions stay open, for what is asked next; see fleet.ask_all.
+    keep: their sessions stay open, for what is asked next; see fleet.ask_all. memory: what this machine remembers of cards,
+    which this adds to; None: nothing is compared with earlier runs.
     """
     catalog = load_catalog()
+    said: dict[str, dict[str, Any]] = {}
+
+    def ask(host: Host, session: Session) -> list[Check]:
+        heard: dict[str, Any] = {}
+        said[host.name] = heard
+        return verify_host(_patient(session, heard), dict(fleet.values[host.name]), catalog, selection)
+
     answers = ask_all(
-        fleet,
-        fleet.hosts if hosts is None else hosts,
-        "verifying",
-        lambda host, session: verify_host(_patient(session), dict(fleet.values[host.name]), catalog, selection),
-        talk or Silent(),
-        keep=lambda checks: keep,
+        fleet, fleet.hosts if hosts is None else hosts, "verifying", ask, talk or Silent(), keep=lambda checks: keep
     )
+    if memory is not None and selection.wants(cards.NAME):
+        _remember(fleet, memory, said, answers)
     document = VerifyDocument()
     codes: list[Exit] = []
     for name, answer in answers.items():
@@ -60,14 +69,40 @@ def run(
     return document.conclude(codes)
 
 
-def _patient(session: Session) -> Call:
-    """The session's call, with time for what runs on the host: each check there has a bound of its own."""
+def _patient(session: Session, heard: dict[str, Any]) -> Call:
+    """The session's call, with time for what runs on the host: each check there has a bound of its own.
+
+    heard: gets the answers, for the memory of cards.
+    """
 
     def call(program: str, args: dict[str, Any]) -> Any:
         more = proofs.longest(args) if program == "prove.proofs" else 0.0
-        return session.call(program, args, timeout=_READ_SECONDS + more)
+        heard[program] = answer = session.call(program, args, timeout=_READ_SECONDS + more)
+        return answer
 
     return call
+
+
+def memory_of(base: Path | None) -> Memory:
+    """Return this machine's memory of cards. base: --run-dir, where it keeps its runs."""
+    return Memory(base or engine.runs_folder())
+
+
+def _remember(fleet: Fleet, memory: Memory, said: Mapping[str, dict[str, Any]], answers: Mapping[str, Any]) -> None:
+    """Add to the checks of hosts what their cards lost against their own past and their twins."""
+    moment = runrecord.now()
+    seen = {
+        name: cards.seen(name, heard.get("prove.proofs"), _kernel(heard.get("probe.facts")), moment)
+        for name, heard in said.items()
+        if not isinstance(answers[name], ProvisionError)
+    }
+    for name, check in cards.compared(memory, seen).items():
+        answers[name].extend(select([check], dict(fleet.values[name]), of_one=True))
+
+
+def _kernel(facts: object) -> object:
+    host = facts.get("host") if isinstance(facts, dict) else None
+    return host.get("kernel") if isinstance(host, dict) else None
 
 
 def as_issue(host: str, check: Check) -> Issue:

@@ -16,6 +16,8 @@ ACTIONS: dict[str, int] = {
     # 0: nothing but a reload or a reboot
     # stop what holds the modules (consent), unload, load again
     "module.reload": 0,
+    # args: cards (bus ids) that are reset one by one, while nobody uses a GPU
+    "gpu.reset": 0,
     "reboot": 0,
     # 1: finish what was cut off
     # dpkg --configure -a, then what apt calls --fix-broken; args: none
@@ -49,6 +51,8 @@ ACTIONS: dict[str, int] = {
     "purge": 5,
     # no program can do it: firmware, hardware, a decision. args: none; words tells the person what to do
     "manual": 9,
+    # a person at the machine, or at its BMC; args: none
+    "power.cycle": 9,
 }
 
 
@@ -77,6 +81,8 @@ class Cause(Finding):
     reboot: bool = False
     # what would have kept it from happening
     prevent: str = ""
+    # bus ids of the cards that are sick, where it is about them and not about the driver
+    cards: list[str] = Field(default_factory=list)
     # symptoms that follow from this one
     folded: list[Cause] = Field(default_factory=list)
 

@@ -143,6 +143,7 @@ def finding_of(page: Page, found: Found) -> Cause:
         repairs=list(found.repairs),
         reboot=page.reboot if found.reboot is None else found.reboot,
         prevent=page.prevent,
+        cards=found.cards,
     )
 
 

@@ -57,8 +57,10 @@ class Found:
         *repairs: Repair,
         level: Level | None = None,
         reboot: bool | None = None,
+        cards: Iterable[str] = (),
     ) -> None:
         self.message, self.repairs, self.level, self.reboot = message, repairs, level, reboot
+        self.cards = list(dict.fromkeys(cards))
         self.evidence = clipped(evidence)
 
 

@@ -92,11 +92,16 @@ def runs(values: dict[str, Any], selection: CheckSelection) -> bool:
     return bool(values.get("gpu_verify_run", True)) and selection.wants_to_run()
 
 
-def select(checks: Iterable[Check], values: dict[str, Any], selection: CheckSelection = EVERYTHING) -> list[Check]:
-    """Return the checks that were asked for; with gpu_verify_strict a warning counts as a failure."""
+def select(
+    checks: Iterable[Check], values: dict[str, Any], selection: CheckSelection = EVERYTHING, *, of_one: bool = False
+) -> list[Check]:
+    """Return the checks that were asked for; with gpu_verify_strict a warning counts as a failure.
+
+    of_one: these are not all of a host's checks, so that nothing is said of those that are missing.
+    """
     found: list[Check] = []
     checks = list(checks)
-    for check in [*checks, *_never_run(checks, values)]:
+    for check in [*checks, *([] if of_one else _never_run(checks, values))]:
         if not selection.wants(check.code) or check.code.split("[")[0] in selection.skip:
             continue
         left_out = [p for p in values.get("gpu_verify_skip") or () if proofs.wanted(check.code, [p])]
@@ -127,7 +132,7 @@ def _exported(line: ShellLine) -> tuple[str, str]:
 
 def refuse_unknown(selection: CheckSelection, found: Iterable[str]) -> None:
     """Raise UsageError for a pattern that means none of the checks that were found (names)."""
-    names = sorted({*found, *proofs.NAMES, "site.check"})
+    names = sorted({*found, *proofs.NAMES, "site.check", "gpu.trend"})
     for pattern in selection.only:
         if not any(proofs.wanted(name, [pattern]) for name in names):
             nearest = difflib.get_close_matches(pattern, names, n=1)

@@ -28,12 +28,13 @@ _ORDER = (
     "packages.install",
     "initramfs.build",
     "module.reload",
+    "gpu.reset",
     "reboot",
     "apply",
     "realign",
 )
 # Never chosen: only suggested, or reported.
-_NOT_OURS = frozenset({"runfile.uninstall", "purge", "manual"})
+_NOT_OURS = frozenset({"runfile.uninstall", "purge", "manual", "power.cycle"})
 _MENDS, _APPLIES, _RESTARTS = (1, 2), (3, 4), (0,)
 # A step that failed may be tried once more after something larger was changed (headers came, now dpkg can configure).
 _TIMES = 2
@@ -164,17 +165,15 @@ def _restart(steps: list[RescueStep], history: History, facts: Facts, limits: Li
     reboot = [step for step in steps if step.action == "reboot"]
     if reboot:
         return Round(kind="restart", steps=reboot, reboot=True)
-    return Round(kind="restart", steps=steps, stops=stops(facts, limits))
+    reload = any(step.action == "module.reload" for step in steps)
+    return Round(kind="restart", steps=steps, stops=stops(facts, limits, reload=reload))
 
 
-def stops(facts: Facts, limits: Limits) -> list[str]:
-    """Services that a reload stops for a moment, as text."""
-    own: list[str] = [
-        unit
-        for unit in ("nvidia-persistenced", "nvidia-fabricmanager")
-        if unit in facts.services and facts.services[unit].running
-    ]
-    if limits.stop_holders:
+def stops(facts: Facts, limits: Limits, *, reload: bool = True) -> list[str]:
+    """Services that a reload of the modules, or a reset of a card, stops for a moment, as text."""
+    units = ("nvidia-persistenced", "nvidia-fabricmanager") if reload else ("nvidia-persistenced",)
+    own: list[str] = [unit for unit in units if unit in facts.services and facts.services[unit].running]
+    if limits.stop_holders and reload:
         own += [f"what {user.comm} (pid {user.pid}) belongs to, if it is a service" for user in facts.gpu_users]
     return own
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -22,13 +22,16 @@ from provision.parts.driver.resolve import resolve_driver
 from provision.parts.plan import HostPlan
 from provision.parts.registry import roles
 from provision.planning import Call, plan_from_facts, read_facts
+from provision.rescue.again import without_tried
 from provision.rescue.model import History, RescueStep, Round
 from provision.rescue.narrow import narrowed, parts_of
 from provision.rescue.purge import read_purge
 from provision.rescue.rounds import Limits, next_round
 from provision.rescue.undo import read_undo
+from provision.runs.cards import Tried
 
 Mode = Literal["mend", "purge", "undo"]
+Past = Callable[[Diagnosis, Facts], Sequence[Tried]]
 # stands for symptoms that no rule explains
 UNKNOWN = "unknown"
 # stands for what a person asked for
@@ -61,16 +64,20 @@ def inspect_host(
     limits: Limits,
     mode: Mode = "mend",
     snapshot: str | None = None,
+    past: Past = lambda diagnosis, facts: [],
 ) -> Inspection:
     """Read a host and plan its next round; rounds that turn out to have nothing to do go into the history.
 
-    mode: purge removes every trace of the driver first, then installs by the inventory; undo goes back to a snapshot (its
-    id, None for the newest). Raises UnreachableError or HostFailedError from ``call``.
+    past: which repairs of its sick cards were tried before this rescue, asked where a card is sick. mode: purge removes every
+    trace of the driver first, then installs by the inventory; undo goes back to a snapshot (its id, None for the newest).
+    Raises UnreachableError or HostFailedError from ``call``.
     """
     facts = read_facts(call, values, "probe.diagnostics")
     diagnosis = diagnose(facts, values, catalog)
     if facts.host.boot_id and facts.host.boot_id not in history.boots[-1:]:
         history.boots.append(facts.host.boot_id)
+    if any(finding.cards for finding in diagnosis.findings):
+        diagnosis = without_tried(diagnosis, facts, past(diagnosis, facts), name)
     seen = with_unknown(diagnosis, facts, values)
     history.broken = history.broken or bool(seen.errors)
     if mode == "undo":
@@ -230,8 +237,12 @@ def _judge_restart(found: Round, facts: Facts, values: dict[str, Any], catalog: 
     """Say of a reload or a reboot that cannot be what stands in its way."""
     users = [f"{u.comm} (pid {u.pid}{', ' + u.user if u.user else ''})" for u in facts.gpu_users]
     if not found.reboot:
-        if users and not limits.stop_holders:
-            for step in found.steps:
+        for step in found.steps:
+            if users and step.action == "gpu.reset":
+                step.ok, step.code = False, "gpu.in_use"
+                step.said = ["no card is reset while GPUs are in use", *users[:6]]
+                step.hint = "wait for them or stop them, then run rescue again"
+            elif users and not limits.stop_holders:
                 step.ok, step.code = False, "module.in_use"
                 step.said = ["the module cannot be unloaded: it is in use", *users[:6]]
                 step.hint = "--stop-holders stops services that hold it; other processes are never ended"

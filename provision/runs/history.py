@@ -30,6 +30,7 @@ from provision.planning import read_facts
 from provision.rollout.observers import RunObserver
 from provision.rollout.state import FILE as STATE
 from provision.rollout.state import RunState
+from provision.runs.cards import Tried
 from provision.runs.fleet import Silent, ask_all
 from provision.runs.run_lock import HostLocks, folder_of
 
@@ -95,6 +96,8 @@ class HostRecord(BaseModel):
     took_lock_of: dict[str, str | None] | None = None
     # who found it cut off, and removed its lock
     ended_by: str | None = None
+    # of sick cards: a rescue from another machine does not try them again
+    repairs: list[Tried] = Field(default_factory=list)
 
 
 class Session(BaseModel):

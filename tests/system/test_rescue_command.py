@@ -1,6 +1,7 @@
 """The loop of rescue: what is asked, in which order, and what a host's end is called. Hosts and engine are stand-ins."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from provision.facts import Facts
 from provision.inventory import Connection, Host, Inventory
 from provision.lib.findings import Check
 from provision.render import Renderer
+from provision.rescue.again import without_tried
 from provision.rescue.rounds import next_round
 from provision.rescue.session import Inspection
 from provision.runs import engine
@@ -49,6 +51,7 @@ class World:
     def __init__(self, monkeypatch, tmp_path):
         self.shows, self.boots, self.answers, self.played, self.events, self.locked = {}, {}, {}, [], [], {}
         self.failed, self.verdicts, self.readings, self.tmp_path = {}, {}, {}, tmp_path
+        self.cards, self.runs_before = [], []
         monkeypatch.setattr(rescue, "ask_all", self.ask_all)
         monkeypatch.setattr(rescue, "inspect_host", self.inspect_host)
         monkeypatch.setattr(engine, "run_playbook", self.play)
@@ -81,9 +84,9 @@ class World:
         return found
 
     def call(self, program, args, timeout=60):
-        return {}
+        return {"runs": self.runs_before, "unreadable": [], "lock": {}} if program == "run.record" else {}
 
-    def inspect_host(self, name, call, values, catalog, history, limits, mode="mend", snapshot=None):
+    def inspect_host(self, name, call, values, catalog, history, limits, mode="mend", snapshot=None, past=None):
         rows = self.shows[name]
         shown = rows.pop(0) if len(rows) > 1 else rows[0]
         if isinstance(shown, Exception):
@@ -91,7 +94,9 @@ class World:
         if self.boots[name] not in history.boots:
             history.boots.append(self.boots[name])
         diagnosis = Diagnosis(findings=shown)
-        facts = Facts.model_validate({"host": {"boot_id": self.boots[name]}})
+        facts = Facts.model_validate({"host": {"boot_id": self.boots[name]}, "smi": {"gpus": self.cards}})
+        if any(finding.cards for finding in shown):
+            diagnosis = without_tried(diagnosis, facts, past(diagnosis, facts), name)
         return Inspection(facts, diagnosis, diagnosis, next_round(diagnosis, history, facts, limits))
 
     def play(self, playbook, inventory, hosts, extra_vars, run_dir, on_event, **more):
@@ -111,7 +116,7 @@ class World:
             hosts=outcomes, run_dir=run_dir, rc=0, interrupted=any(o.status == "interrupted" for o in outcomes.values())
         )
 
-    def verify(self, fleet, talk, hosts, keep=False):
+    def verify(self, fleet, talk, hosts, keep=False, memory=None):
         rows = {h.name: self.verdicts.get(h.name, "pass") for h in hosts}
         return VerifyDocument(
             hosts={
@@ -320,3 +325,64 @@ def test_offline_needs_no_host(world, tmp_path):
         assert path.read_text().startswith("#!/usr/bin/env python3") and path.stat().st_mode & 0o111
     alone = rescue.offline(world.fleet(world.host("gpu01", [])), None, tmp_path)
     assert alone.hosts["gpu01"].path is None and alone.hosts["gpu01"].script.startswith("#!/usr/bin/env python3")
+
+
+# --- a card that is sick again
+
+UUID = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+
+
+def sick(uuid=UUID):
+    reset = Repair(action="gpu.reset", words="reset the card", args={"cards": ["0000:9b:00.0"]})
+    repairs = [
+        reset,
+        Repair(action="reboot", words="reboot, which resets every card"),
+        Repair(action="manual", words="hardware: provision dossier HOST writes what the maker or the seller asks for"),
+    ]
+    message = "Xid 95 at 0000:9b:00: an uncontained error in the card's memory"
+    return Cause(code="gpus.xid", level="error", message=message, repairs=repairs, cards=["0000:9b:00"])
+
+
+@pytest.mark.parametrize("known_by", ["memory", "record of the host", "slot"])
+def test_the_same_error_of_a_card_is_never_met_with_the_same_repair(world, known_by):
+    """Reset, then reboot, then hardware: each rescue finds the error again after the one before had ended it."""
+    world.cards = (
+        [] if known_by == "slot" else [{"index": 0, "name": "H100", "uuid": UUID, "bus_id": "00000000:9B:00.0"}]
+    )
+    offered = []
+    for _ in range(3):
+        host = world.host("gpu01", [sick()], [])
+        document = world.run(host)
+        result = document.hosts["gpu01"]
+        offered.append([step.action for one in result.rounds for step in one.steps] or result.next)
+        if known_by != "memory":
+            kept = sorted(world.tmp_path.glob("*/history.json"))[-1].read_text()
+            world.runs_before.append(json.loads(kept)["hosts"]["gpu01"])
+            for file in world.tmp_path.glob("cards/*"):
+                file.unlink()
+        # files of runs are named by the second
+        time.sleep(1 if known_by != "memory" else 0)
+    assert offered[:2] == [["gpu.reset"], ["reboot"]]
+    assert offered[2] == (
+        "hardware: a reset and a reboot did not last; provision dossier gpu01 writes what the maker or the seller asks for"
+    )
+    assert "tried before: reset " in " ".join(document.hosts["gpu01"].left[0].evidence)
+
+
+def test_a_card_that_was_exchanged_starts_anew(world):
+    world.cards = [{"index": 0, "name": "H100", "uuid": UUID, "bus_id": "00000000:9B:00.0"}]
+    world.run(world.host("gpu01", [sick()], []))
+    world.cards[0]["uuid"] = UUID.replace("0f1e", "1f1e")
+    (one,) = world.run(world.host("gpu01", [sick()], [])).hosts["gpu01"].rounds
+    assert one.steps[0].action == "gpu.reset"
+
+
+def test_a_reset_that_could_not_be_tried_is_offered_again(world):
+    world.cards = [{"index": 0, "name": "H100", "uuid": UUID, "bus_id": "00000000:9B:00.0"}]
+    busy = {"ok": False, "changed": False, "said": ["in use"], "code": "gpu.in_use"}
+    world.answers["gpu.reset"] = busy
+    first = world.run(world.host("gpu01", [sick()], [sick()], []))
+    assert [one.steps[0].action for one in first.hosts["gpu01"].rounds] == ["gpu.reset", "reboot"]
+    world.answers.clear()
+    (one,) = world.run(world.host("gpu01", [sick()], [])).hosts["gpu01"].rounds
+    assert one.steps[0].action == "gpu.reset", "the reboot had its turn, the reset never"

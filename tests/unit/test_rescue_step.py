@@ -287,6 +287,36 @@ def test_a_reload(loaded):
     ]
 
 
+RESET = "GPU 00000000:9B:00.0 was successfully reset.\nAll done.\n"
+
+
+def test_a_card_is_reset_and_the_kernel_log_says_so(tree):
+    tree.write("/sys/fs/cgroup/system.slice/nvidia-persistenced.service/cgroup.procs", "66\n")
+    tree.write("/dev/kmsg", "")
+    tree.answers["nvidia-smi --gpu-reset"] = Result(0, RESET)
+    done = tree.do("gpu.reset", cards=["0000:9b:00.0"])
+    assert (done["ok"], done["changed"], done["said"]) == (True, True, ["reset 0000:9b:00.0"])
+    assert [" ".join(argv) for argv in tree.ran] == [
+        "systemctl stop nvidia-persistenced.service",
+        "nvidia-smi --gpu-reset -i 0000:9b:00.0",
+        "systemctl start nvidia-persistenced.service",
+    ]
+    assert tree.read("/dev/kmsg") == "GPU 00000000:9B:00.0 was successfully reset.\n"
+
+
+def test_a_card_that_is_used_or_cannot_be_reset(tree):
+    tree.answers["nvidia-smi --gpu-reset"] = Result(
+        3, "GPU Reset couldn't run because GPU 00000000:9B:00.0 is in use\n"
+    )
+    done = tree.do("gpu.reset", cards=["0000:9b:00.0"])
+    assert not done["ok"] and done["code"] == "gpu.reset_failed" and "couldn't run" in done["said"][1]
+    holder(tree, 700, "python3", "0::/user.slice/user-1000.slice/session-2.scope", 1000)
+    tree.ran.clear()
+    done = tree.do("gpu.reset", cards=["0000:9b:00.0"])
+    assert done["code"] == "gpu.in_use" and "python3 (pid 700)" in done["said"] and not tree.ran
+    assert tree.do("gpu.reset", cards=["0000:9b:00.0; reboot"])["code"] == "rescue.usage"
+
+
 def test_a_module_that_the_kernel_holds_is_left_as_it_was(loaded):
     loaded.answers["rmmod nvidia_drm"] = Result(1, "", "rmmod: ERROR: Module nvidia_drm is in use\n")
     done = loaded.do("module.reload")

@@ -236,6 +236,7 @@ def read_card(nvml, card, index):
         "index": index,
         "name": nvml.text("nvmlDeviceGetName", card),
         "uuid": nvml.text("nvmlDeviceGetUUID", card),
+        "serial": nvml.text("nvmlDeviceGetSerial", card),
         "bus_id": "%04x:%02x:%02x.0" % (pci.domain, pci.bus, pci.device),
         "pci_id": "%04x" % (pci.ids >> 16),
         "minor": nvml.ask("nvmlDeviceGetMinorNumber", card),

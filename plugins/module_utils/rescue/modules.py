@@ -39,6 +39,7 @@ _SECONDS = 60
 _SMI_SECONDS = 90
 # login.defs: ids of people start here
 _FIRST_USER = 1000
+_BUS_ID = re.compile(r"^(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$")
 _NODE = re.compile(r"^/dev/nvidia")
 
 
@@ -77,6 +78,52 @@ def reload_nvidia(command, root="/", stop_holders=False, check=False):
     if check:
         return True, ["would load nvidia %s in place of %s" % (on_disk, loaded)]
     return True, _reload(command, order, _with_own(tree, stop), loaded, on_disk)
+
+
+def reset(command, root, cards, check=False):
+    """Reset cards one by one, and return (changed, lines). Raises AptError where one cannot be.
+
+    nvidia-smi's own line goes to the kernel's log: drivers before 570 write no end of a reset there, and the errors of a card
+    end with it (provision.parts.driver.xid).
+    """
+    odd = [bus_id for bus_id in cards if not _BUS_ID.match(bus_id)]
+    if odd or not cards:
+        raise AptError("rescue.usage", "%r is no address of a card" % (odd[0] if odd else ""))
+    tree = host_tree.HostTree(root)
+    units, others = who_holds(tree)
+    left = [words for unit, words in units.items() if unit not in OWN_UNITS] + others
+    if left:
+        raise AptError("gpu.in_use", "no card is reset while GPUs are in use", left[:8], "wait for them or end them")
+    if check:
+        return True, ["would reset %s" % ", ".join(cards)]
+    daemon = OWN_UNITS[0]
+    stopped = [daemon] if daemon in units or _runs(tree, daemon) else []
+    said = []
+    try:
+        for unit in stopped:
+            _do(command, ["systemctl", "stop", unit])
+        for bus_id in cards:
+            result = command(["nvidia-smi", "--gpu-reset", "-i", bus_id], _SMI_SECONDS)
+            lines = [line.strip() for line in result.text.splitlines() if line.strip()]
+            done = [line for line in lines if "was successfully reset" in line]
+            if result.rc != 0 or not done:
+                hint = "a reboot resets every card; some boards reset all of their cards together only"
+                raise AptError("gpu.reset_failed", "%s cannot be reset" % bus_id, lines[-4:], hint)
+            _log(tree, done[0])
+            said.append("reset %s" % bus_id)
+    finally:
+        for unit in stopped:
+            command(["systemctl", "start", unit], _SECONDS)
+    return True, said
+
+
+def _log(tree, line):
+    """Write a line to the kernel's log; where that cannot be, the driver's own lines have to do."""
+    try:
+        with open(tree.real("/dev/kmsg"), "w") as log:
+            log.write(line[:400] + "\n")
+    except OSError:
+        return
 
 
 def _reload(command, order, stop, loaded, on_disk):

@@ -71,6 +71,7 @@ class Steps(object):
         self.backup = None
         self.actions = {
             "module.reload": self.module_reload,
+            "gpu.reset": self.gpu_reset,
             "dpkg.configure": self.dpkg_configure,
             "boot.room": self.boot_room,
             "initramfs.build": self.initramfs_build,
@@ -107,6 +108,10 @@ class Steps(object):
     def module_reload(self, args):
         """Load the module that is on the disk in place of the one that runs. args: none."""
         return rescue_modules.reload_nvidia(self.command, self.root, self.stop_holders, self.check)
+
+    def gpu_reset(self, args):
+        """Reset cards that nobody uses. args: cards (bus ids)."""
+        return rescue_modules.reset(self.command, self.root, args.get("cards") or (), self.check)
 
     # --- 1: what was cut off
 

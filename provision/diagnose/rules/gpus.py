@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.diagnose import queries
@@ -224,12 +224,9 @@ def _fell_off(case: Case) -> Iterator[Found]:
     yield Found(
         message,
         lines[:4] + _evidence(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"],
-        queries.hardware(
-            case,
-            "power-cycle the machine, as a reboot is often not enough; then look at seating, power and heat; a card that "
-            "does it again needs replacing: nvidia-bug-report.sh collects what the vendor asks for",
-        ),
+        *_power_cycle(case, "look at seating, power and heat; a card that does it again needs replacing"),
         level=level,  # type: ignore[arg-type]
+        cards=[gpu.slot for gpu in gone] + left,
     )
 
 
@@ -370,9 +367,10 @@ def _verdict(case: Case) -> Iterator[Found]:
         if sick:
             yield Found(
                 f"card {gpu.index} ({gpu.bus_id}): {sick[0][1]}",
-                [sentence for _, sentence, _ in sick[1:]] + [f"nvidia-smi -q: recovery action {gpu.recovery}"],
-                queries.hardware(case, sick[0][2]) if case.facts.host.container else queries.manual(sick[0][2]),
+                [sentence for _, sentence, _, _ in sick[1:]] + [f"nvidia-smi -q: recovery action {gpu.recovery}"],
+                *_of_card(case, sick[0][3], sick[0][2], [gpu.bus_id or ""]),
                 level="warning" if sick[0][0] == "warn" else None,
+                cards=[gpu.bus_id] if gpu.bus_id else [],
             )
 
 
@@ -389,21 +387,44 @@ def _xids(case: Case) -> Iterator[Found]:
         yield Found(
             rows[0].told + (f" and {len(rows) - 1} more" if len(rows) > 1 else ""),
             [*(row.told for row in rows[1:]), *(row.line for row in rows)],
-            _recovery(case, rows[0]),
+            *_recovery(case, rows),
             level="warning" if rows[0].status == "warn" else None,
+            cards=[row.bus_id for row in rows],
         )
 
 
-def _recovery(case: Case, row: xid.Row) -> Repair:
-    """The repair of an error: in a container, and where a machine has to be opened, on what hands the card over."""
+def _recovery(case: Case, rows: Sequence[xid.Row]) -> list[Repair]:
+    """The repairs of errors of one kind."""
+    row = rows[0]
     if row.again:
         # the same reset or reboot once more would mend nothing
-        return queries.hardware(case, row.repair)
-    if row.action in ("RESTART_BM", "RESTART_VM") and not case.facts.host.container:
-        return queries.reboot(row.repair)
-    if row.action in ("CHECK_MECHANICALS", "RESTART_BM") or case.facts.host.container:
-        return queries.hardware(case, row.repair)
-    return queries.manual(row.repair)
+        return [queries.hardware(case, row.repair)]
+    return _of_card(case, row.action, row.repair, list(dict.fromkeys(one.bus_id for one in rows)))
+
+
+_HARDWARE = "hardware: provision dossier HOST writes what the maker or the seller asks for"
+_RESETS = ("RESET_GPU", "DRAIN_AND_RESET")
+_REBOOTS = ("RESTART_BM", "RESTART_VM")
+
+
+def _of_card(case: Case, action: str, words: str, bus_ids: list[str]) -> list[Repair]:
+    """Repairs of sick cards, the smallest first: in a container, and where a machine has to be opened, on what hands them over."""
+    if case.facts.host.container or action == "CHECK_MECHANICALS":
+        return [queries.hardware(case, words)]
+    whole = [bus_id if "." in bus_id else f"{bus_id}.0" for bus_id in bus_ids]
+    if action in _RESETS and case.facts.smi.path and all(whole):
+        reset = Repair(action="gpu.reset", words=f"reset the card: {words}", args={"cards": whole})
+        return [reset, queries.reboot("reboot, which resets every card"), queries.hardware(case, _HARDWARE)]
+    if action in _REBOOTS:
+        return [queries.reboot(words), *_power_cycle(case, _HARDWARE)]
+    return [queries.manual(words)]
+
+
+def _power_cycle(case: Case, then: str) -> list[Repair]:
+    words = "power-cycle the machine, as a reboot is often not enough"
+    if case.facts.host.container or case.facts.host.virtual or case.facts.host.world:
+        return [queries.hardware(case, words)]
+    return [Repair(action="power.cycle", words=f"{words}; then {then}"), queries.manual(_HARDWARE)]
 
 
 @rule("gpus.no_device_nodes")

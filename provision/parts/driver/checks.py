@@ -166,7 +166,7 @@ def smi_answers(facts: Facts, expect: Expect) -> Check:
     sick = [
         (status, f"card {gpu.index}: {sentence}", hint)
         for gpu in smi.gpus
-        for status, sentence, hint in verdict.judge(gpu.recovery, gpu.flags, gpu.bus_id or "", load_catalog().xids)
+        for status, sentence, hint, _ in verdict.judge(gpu.recovery, gpu.flags, gpu.bus_id or "", load_catalog().xids)
     ]
     for status, tell in (("fail", failed), ("warn", warned)):
         if bad := [row for row in sick if row[0] == status]:

@@ -69,7 +69,8 @@ def at_rest(card: Row) -> list[_Sick]:
     said = (("remapped_row_failure", remapped["failed"]), ("remapped_row_pending", remapped["pending"]))
     flags = [*card.get("flags", ()), *(name for name, yes in said if yes)]
     flags += ["pending_retirement"] if ecc["retired_pending"] else []
-    found: list[_Sick] = [*verdict.judge(card.get("recovery"), flags, card["bus_id"], load_catalog().xids)]
+    said_so = verdict.judge(card.get("recovery"), flags, card["bus_id"], load_catalog().xids)
+    found: list[_Sick] = [(status, text, hint) for status, text, hint, _ in said_so]
 
     def add(status: str, text: str, hint: str) -> None:
         found.append((status, text, hint))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from provision.catalog.models.xid import Xids
+from provision.catalog.models.xid import Action, Xids
 from provision.parts.driver import xid
 
-# status, sentence, hint
-Sick = tuple[xid.Status, str, str]
+# status, sentence, hint, the action of NVIDIA's catalogue
+Sick = tuple[xid.Status, str, str, Action]
 _REPLACE = "the card needs replacing: nvidia-bug-report.sh, for NVIDIA or who sold it"
 # What nvidia-smi -q -x says Yes to (names of its tags) -> status, sentence, hint; None: a reset of the card.
 FLAGS: dict[str, tuple[xid.Status, str, str | None]] = {
@@ -37,10 +37,12 @@ def judge(recovery: str | int | None, flags: Iterable[str], bus_id: str, table: 
         action = xid.named(number, words, table)
         if action != "NONE":
             said = words or f"recovery action {number}"
-            found.append((xid.ADVICE[action][0], f"the driver says that it needs: {said}", xid.advice(action, bus_id)))
+            advice = xid.advice(action, bus_id)
+            found.append((xid.ADVICE[action][0], f"the driver says that it needs: {said}", advice, action))
     for flag, (status, sentence, hint) in FLAGS.items():
         if flag in flags:
-            found.append((status, sentence, hint or xid.advice("RESET_GPU", bus_id)))
+            needs: Action = "CONTACT_SUPPORT" if hint else "RESET_GPU"
+            found.append((status, sentence, hint or xid.advice(needs, bus_id), needs))
     return found
 
 
