@@ -1,8 +1,9 @@
-"""The commands for a host that does not work: diagnose."""
+"""The commands for a host that does not work: diagnose, and dossier for its cards."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
+from ansible_collections.gpu.provision.plugins.plugin_utils import runrecord
 from provision.cli.base import Settings, again, command, finish, open_fleet
 from provision.errors import UsageError
 
@@ -92,3 +94,43 @@ def _given(text: str) -> str:
     from provision.diagnose import paste
 
     return paste.read(sys.stdin.buffer)
+
+
+_DOSSIER_HINT = "name a file in a folder that you can write: -o FILE"
+
+
+@command("provision dossier gpu01", "provision dossier gpu01 --anonymous -o card.md", "provision dossier gpu01 --json")
+def dossier(
+    settings: Settings,
+    host: Annotated[str, typer.Argument(metavar="HOST", help="One host.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="File to write (default: dossier-HOST.md; none with --json)."
+        ),
+    ] = None,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", metavar="", help="Leave out names, addresses, serial numbers and UUIDs.")
+    ] = False,
+) -> int:
+    """Write what the maker or the seller of a sick card asks for, as one file. Changes nothing.
+
+    Serial numbers, slot, firmware, errors with NVIDIA's actions, counters, figures beside the card's past and its twins, repairs
+    that were tried, and the rules for a replacement that are met. Cards that nobody uses are loaded for some seconds.
+    """
+    from provision.lib import files
+
+    path = output or (None if settings.json else Path(f"dossier-{host.replace('/', '_')}.md"))
+    if path:
+        files.check_writable(path, _DOSSIER_HINT)
+    limit = ",".join([*([settings.limit] if settings.limit else []), host])
+    fleet, renderer = open_fleet(replace(settings, limit=limit), "dossier")
+    from provision.commands import dossier as command
+
+    document = command.run(fleet, settings.run_dir, runrecord.now(), renderer.progress(), anonymous=anonymous)
+    if path:
+        from provision.render.dossier import markdown
+
+        files.write(path, markdown(document).encode(), _DOSSIER_HINT, 0o600)
+        document.path = str(path)
+    return finish(settings, document, renderer)

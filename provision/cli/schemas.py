@@ -7,6 +7,7 @@ from typing import Any
 from provision.commands.catalog import CatalogDocument
 from provision.commands.compat import CompatDocument
 from provision.commands.diagnose import DiagnoseDocument, ExplainDocument
+from provision.commands.dossier import DossierDocument
 from provision.commands.drift import DriftDocument
 from provision.commands.history import HistoryDocument
 from provision.commands.lock import LockDocument
@@ -26,6 +27,7 @@ MODELS: tuple[type[Document], ...] = (
     LockDocument,
     MirrorDocument,
     OfflineDocument,
+    DossierDocument,
     ReportDocument,
     RescueDocument,
 )

@@ -47,7 +47,7 @@ def run(
     def ask(host: Host, session: Session) -> list[Check]:
         heard: dict[str, Any] = {}
         said[host.name] = heard
-        return verify_host(_patient(session, heard), dict(fleet.values[host.name]), catalog, selection)
+        return verify_host(patient(session, heard), dict(fleet.values[host.name]), catalog, selection)
 
     answers = ask_all(
         fleet, fleet.hosts if hosts is None else hosts, "verifying", ask, talk or Silent(), keep=lambda checks: keep
@@ -69,7 +69,7 @@ def run(
     return document.conclude(codes)
 
 
-def _patient(session: Session, heard: dict[str, Any]) -> Call:
+def patient(session: Session, heard: dict[str, Any]) -> Call:
     """The session's call, with time for what runs on the host: each check there has a bound of its own.
 
     heard: gets the answers, for the memory of cards.
@@ -101,8 +101,8 @@ def _remember(fleet: Fleet, memory: Memory, said: Mapping[str, dict[str, Any]], 
 
 
 def _kernel(facts: object) -> object:
-    host = facts.get("host") if isinstance(facts, dict) else None
-    return host.get("kernel") if isinstance(host, dict) else None
+    kernels = facts.get("kernels") if isinstance(facts, dict) else None
+    return kernels.get("running") if isinstance(kernels, dict) else None
 
 
 def as_issue(host: str, check: Check) -> Issue:

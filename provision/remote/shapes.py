@@ -65,6 +65,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
             "own": {...: _LINES},
         }
     },
+    "probe.machine": {"": {"dmi": {...: str}, "slots": {...: str}, "own": {...: _LINES}}},
     "prove.proofs": {"": {"measured": [_MEASURED]}},
     "probe.gpu_users": {"": {"gpu_users": [{"comm": str, "pid": int, "user": _TEXT}]}},
     "conda.size": {"": {...: ({"total": int, "own": int}, None)}},

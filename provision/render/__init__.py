@@ -165,6 +165,10 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
         from provision.render import history
 
         return history.view(document, verbosity)  # type: ignore[arg-type]
+    if document.schema_id == "provision/dossier/1":
+        from provision.render import dossier
+
+        return dossier.view(document)  # type: ignore[arg-type]
     if document.schema_id == "provision/report/1":
         from provision.render import report
 

@@ -16,35 +16,34 @@ def view(document: PlanDocument) -> Iterator[str]:
     """Return the lines of a plan in Markdown."""
     plans = changing(document)
     total, *rest = [line.plain.strip() for line in totals(document)]
-    yield from ["# Plan", "", _text(total), ""]
-    yield from [*(f"- {_text(line)}" for line in rest), *([""] if rest else [])]
+    yield from ["# Plan", "", plain(total), ""]
+    yield from [*(f"- {plain(line)}" for line in rest), *([""] if rest else [])]
     if plans:
-        yield from _table(
-            ("Hosts", "Hardware"), [(format_hosts(names), hardware(plan)) for names, plan in kinds(plans)]
-        )
+        yield from table(("Hosts", "Hardware"), [(format_hosts(names), hardware(plan)) for names, plan in kinds(plans)])
         rows = []
         for line in lines(plans):
             counts = ", ".join(shown for shown, _ in counted(line))
             value = "; ".join(filter(None, (line.value, counts)))
             rows.append((_SIGNS[line.sign], line.what, value, among(line.hosts, list(plans))))
-        yield from _table(("", "What", "Change", "Hosts"), rows)
+        yield from table(("", "What", "Change", "Hosts"), rows)
     others = [(plan.host, plan.status, "; ".join(b.message for b in plan.blockers)) for plan in document.hosts.values()]
     others = [row for row in others if row[1] not in ("changes", "converged")]
     if others:
-        yield from _table(("Host", "State", "Why"), others)
+        yield from table(("Host", "State", "Why"), others)
     for hosts, warning in same_issues(warnings(document)):
         why = f": {'; '.join(warning.because)}" if warning.because else ""
-        yield f"- Warning ({_text(among(hosts, list(document.hosts)))}): {_text(warning.message + why)}"
+        yield f"- Warning ({plain(among(hosts, list(document.hosts)))}): {plain(warning.message + why)}"
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Return the lines of a table, and an empty one."""
     yield f"| {' | '.join(titles)} |"
     yield f"|{' --- |' * len(titles)}"
     for row in rows:
-        yield f"| {' | '.join(one if one.startswith('**') and one in _SIGNS.values() else _text(one) for one in row)} |"
+        yield f"| {' | '.join(one if one.startswith('**') and one in _SIGNS.values() else plain(one) for one in row)} |"
     yield ""
 
 
-def _text(text: str) -> str:
+def plain(text: str) -> str:
     """Return text that no reader of Markdown takes for markup: what comes from hosts is only text."""
     return re.sub(r"([\\`*_{}\[\]<>#|!~])", r"\\\1", clean(text))

@@ -13,8 +13,9 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.plugin_utils import runrecord
 from provision.diagnose.finding import Cause, Diagnosis, Repair
 from provision.facts import Facts
+from provision.parts.driver.xid import bare
 from provision.rescue.model import Round
-from provision.runs.cards import Memory, Tried, short
+from provision.runs.cards import Memory, Tried
 
 # An error that comes after so long is another one.
 _DAYS = 30
@@ -62,13 +63,13 @@ def _about(one: Tried, facts: Facts, bus_id: str, host: str) -> bool:
     uuid = uuid_of(facts, bus_id)
     if one.uuid and uuid:
         return one.uuid == uuid
-    return one.host == host and short(one.slot) == short(bus_id)
+    return one.host == host and bare(one.slot) == bare(bus_id)
 
 
 def uuid_of(facts: Facts, bus_id: str) -> str | None:
     """Return the UUID of the card in a slot, as nvidia-smi says it."""
     return next(
-        (gpu.uuid for gpu in facts.smi.gpus if gpu.uuid and gpu.bus_id and short(gpu.bus_id) == short(bus_id)), None
+        (gpu.uuid for gpu in facts.smi.gpus if gpu.uuid and gpu.bus_id and bare(gpu.bus_id) == bare(bus_id)), None
     )
 
 

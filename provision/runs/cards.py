@@ -9,7 +9,7 @@ from another machine has to know them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -124,13 +124,20 @@ class Memory:
     def at(self, host: str, slot: str) -> Card | None:
         """Return the card that was last seen in a slot of a host: one that fell off the bus has no UUID to ask for."""
         found = [
-            (card.samples[-1].when, card.uuid, card)
-            for path in sorted(self.folder.glob("GPU-*.json"))[:_MOST_FILES]
-            if (card := own_state.read_or_none(path, Card)) is not None
-            and card.samples
-            and (card.samples[-1].host, card.samples[-1].slot) == (host, slot)
+            card
+            for card in self.everything()
+            if card.samples
+            and card.samples[-1].host == host
+            and xid.bare(card.samples[-1].slot or "") == xid.bare(slot)
         ]
-        return max(found)[2] if found else None
+        return max(found, key=lambda card: card.samples[-1].when, default=None)
+
+    def everything(self) -> Iterator[Card]:
+        """Every card that is known."""
+        for path in sorted(self.folder.glob("GPU-*.json"))[:_MOST_FILES]:
+            card = own_state.read_or_none(path, Card)
+            if card is not None:
+                yield card
 
     def keep(self, card: Card) -> None:
         """Write what is known of a card, without what is too old. Raises HostFailedError where it cannot be written."""
@@ -164,7 +171,7 @@ def seen(host: str, proofs: object, kernel: object, when: str) -> list[Seen]:
     kernel: what the host says that it runs.
     """
     found = {row["id"]: row["found"] for row in _rows(proofs)}
-    survey = _of(found.get("gpu.count"), "survey", "result")
+    driver = _of(found.get("gpu.count"), "survey", "result", "driver")
     table = load_catalog().xids
     lines = _of(found.get("gpu.xid"), "outcome", "result", "lines")
     errors: dict[str, list[CardError]] = {}
@@ -175,16 +182,23 @@ def seen(host: str, proofs: object, kernel: object, when: str) -> list[Seen]:
                     error = CardError(
                         when=_utc(moment), host=host, name=row.name, meaning=row.meaning, action=row.action.lower()
                     )
-                    errors.setdefault(short(row.bus_id), []).append(error)
+                    errors.setdefault(xid.bare(row.bus_id), []).append(error)
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
         errors = {}
     cards: list[Seen] = []
-    for raw in (_of(survey, "cards") or [])[:_MOST_OF_HOST]:
+    for raw in surveyed(proofs):
         try:
-            cards.append(_seen(raw, host, when, survey.get("driver"), kernel, found, errors))
+            cards.append(_seen(raw, host, when, driver, kernel, found, errors))
         except (ValidationError, AttributeError, LookupError, TypeError, HostFailedError):
             continue
     return cards
+
+
+def surveyed(proofs: object) -> list[Any]:
+    """What NVML said of the cards of a host, as it came: no item is known to be anything."""
+    found = {row["id"]: row["found"] for row in _rows(proofs)}
+    raws = _of(found.get("gpu.count"), "survey", "result", "cards")
+    return raws[:_MOST_OF_HOST] if isinstance(raws, list) else []
 
 
 def _seen(
@@ -221,7 +235,7 @@ def _seen(
         serial=raw.get("serial"),
         name=raw["name"],
         sample=Sample.of_host(sample),
-        errors=errors.get(short(raw["bus_id"]), []),
+        errors=errors.get(xid.bare(raw["bus_id"]), []),
     )
 
 
@@ -242,12 +256,6 @@ def _of(data: Any, *keys: str) -> Any:
 
 def _utc(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def short(bus_id: str) -> str:
-    """``0000:9b:00`` of the kernel's log and ``00000000:9B:00.0`` of nvidia-smi are one card."""
-    domain, _, rest = bus_id.lower().split(".")[0].partition(":")
-    return f"{domain[-4:]}:{rest}"
 
 
 def compared(memory: Memory, hosts: Mapping[str, Sequence[Seen]]) -> dict[str, Check]:

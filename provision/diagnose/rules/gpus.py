@@ -226,7 +226,7 @@ def _fell_off(case: Case) -> Iterator[Found]:
         lines[:4] + _evidence(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"],
         *_power_cycle(case, "look at seating, power and heat; a card that does it again needs replacing"),
         level=level,  # type: ignore[arg-type]
-        cards=[gpu.slot for gpu in gone] + left,
+        cards=[*(gpu.slot for gpu in gone), *(f"0000:{slot}" for slot in left)],
     )
 
 

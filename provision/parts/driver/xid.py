@@ -291,10 +291,11 @@ def _end(rows: Sequence[Row], bus_id: str | None, why: str) -> None:
 
 def _same_card(one: str, other: str) -> bool:
     """``0000:9b:00`` of the kernel's log and ``00000000:9B:00.0`` of nvidia-smi are one card."""
-    return _bare(one) == _bare(other)
+    return bare(one) == bare(other)
 
 
-def _bare(bus_id: str) -> str:
+def bare(bus_id: str) -> str:
+    """``0000:9b:00`` of any address of a card, with the domain's four digits."""
     domain, _, rest = bus_id.lower().split(".")[0].partition(":")
     return f"{domain[-4:]}:{rest}"
 
