@@ -804,7 +804,8 @@ def read_libraries(tree, owners):
             package = owners.of(target)
             row = {"soname": soname, "path": path, "version": match.group(1) if match else None, "package": package}
             found.setdefault(soname, row)
-            if package is None and owners.known:
+            # An installer's library carries its version in its name; another one is no trace of a driver.
+            if match and package is None and owners.known:
                 foreign.append(target)
     return [found[soname] for soname in SONAMES if soname in found], foreign
 

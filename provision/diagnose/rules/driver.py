@@ -11,7 +11,7 @@ from provision.diagnose.candidates import moved_text
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts.diagnostics import ConfLine
-from provision.parts.driver.installed import RIVALS, stale_holds, unheld
+from provision.parts.driver.installed import RIVALS, stale_holds, stray_libraries, unheld
 from provision.parts.driver.removed import removed_driver
 
 _HOLDERS = (
@@ -155,6 +155,12 @@ def _mixed(case: Case) -> Iterator[Found]:
 @rule("driver.libraries_differ")
 def _libraries_differ(case: Case) -> Iterator[Found]:
     """What the loader finds is not of the packages' version, and no second installer explains it."""
+    if strays := stray_libraries(case.facts):
+        yield Found(
+            f"{', '.join(library.path for library in strays)}: not the driver's, and found before it",
+            queries.library_text(case),
+            queries.manual("take that file away, or its folder out of /etc/ld.so.conf.d, and run ldconfig"),
+        )
     if queries.in_container(case) or _has_two_installers(case):
         return
     packages = set(queries.driver_packages(case).values())

@@ -20,6 +20,7 @@ from provision.parts.driver.installed import (
     next_boot_problems,
     own_gpus,
     stale_holds,
+    stray_libraries,
     unheld,
     where_to_look,
 )
@@ -106,6 +107,12 @@ def versions_agree(facts: Facts, expect: Expect) -> Check:
             "the nvidia module is not loaded",
             evidence,
             "modprobe nvidia shows why; provision plan shows what is missing",
+        )
+    if strays := stray_libraries(facts):
+        return failed(
+            f"{', '.join(library.path for library in strays)}: not the driver's, and found before it",
+            evidence,
+            "take the file away, or its folder out of /etc/ld.so.conf.d, then run ldconfig",
         )
     if len(versions) > 1:
         rest = {version for what, version in seen if what != "loaded module"}

@@ -9,7 +9,7 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.facts import DiskModule, Facts, Gpu
+from provision.facts import DiskModule, Facts, Gpu, Library
 
 # Kernel drivers that take a GPU away from the nvidia module.
 RIVALS = ("nouveau", "nova_core", "nova")
@@ -164,6 +164,15 @@ def library_version(facts: Facts) -> str | None:
     packages = driver_packages(facts).items()
     found = [driver_names.upstream(v) for name, v in packages if name.startswith("libnvidia-compute")]
     return found[0] if found else None
+
+
+def stray_libraries(facts: Facts) -> list[Library]:
+    """Libraries that the loader finds in the place of the driver's: a driver's file carries its version in its name.
+
+    Where no library has one (WSL, Jetson), none is a stray.
+    """
+    strays = [library for library in facts.libraries if not library.version]
+    return strays if len(strays) < len(facts.libraries) else []
 
 
 def next_boot_problems(facts: Facts, version: str | None = None) -> list[str]:
