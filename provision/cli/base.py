@@ -376,6 +376,25 @@ def open_fleet(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
     return fleet_of(inventory, settings.forks), renderer
 
 
+def open_this_machine(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
+    """The same for this machine alone, which a prolog has little time for: without Ansible and ssh where that can be."""
+    from provision import inventory
+
+    own = (
+        not settings.inventory
+        and not settings.vault_id
+        and not settings.ask_vault_pass
+        and not settings.ask_become_pass
+    )
+    found = inventory.this_machine(settings.extra_vars) if own and not settings.limit else None
+    if found is None:
+        return open_fleet(replace(settings, inventory=settings.inventory or ["localhost,"]), command)
+    from provision.render import Renderer
+    from provision.runs.fleet import fleet_of
+
+    return fleet_of(found, settings.forks), Renderer(as_json=settings.json, verbosity=settings.verbose)
+
+
 def _start(settings: Settings) -> inventory.Loading:
     from provision import inventory
 

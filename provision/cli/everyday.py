@@ -17,6 +17,7 @@ from provision.cli.base import (
     finish,
     lock_variables,
     open_fleet,
+    open_this_machine,
     refuse_json,
     with_lock,
     with_values,
@@ -327,9 +328,7 @@ def verify(
     """
     if format_ is not MonitorFormat.text and settings.json:
         raise UsageError("usage.format", f"--format {format_} and --json exclude each other", hint="give one of them")
-    if local and not settings.inventory:
-        settings = replace(settings, inventory=["localhost,"])
-    fleet, renderer = open_fleet(settings, "verify")
+    fleet, renderer = open_this_machine(settings, "verify") if local else open_fleet(settings, "verify")
     from provision.commands import verify as command
     from provision.planning.verification import QUICK, CheckSelection
 

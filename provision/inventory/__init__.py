@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from provision.collection import ROOT
 from provision.errors import UsageError
 from provision.inventory import early
@@ -211,6 +213,28 @@ def start(
     @file).
     """
     return Loading(sources, limit, extra_vars, vault_password, vault_ids, become_password)
+
+
+def this_machine(extra_vars: Sequence[str] = ()) -> Inventory | None:
+    """Return an inventory of this machine alone, without Ansible, which takes a second of processor time to say the same.
+
+    extra_vars: -e arguments. None where one is neither a file (@file) nor plain data, or needs Ansible: templates, secrets.
+    """
+    found: dict[str, Any] = {}
+    for given in extra_vars:
+        try:
+            text = Path(given[1:]).expanduser().read_text(encoding="utf-8") if given[:1] == "@" else given
+            data = None if "{{" in text or "{%" in text or "!" in text else yaml.safe_load(text)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            return None
+        if not isinstance(data, dict) or not all(isinstance(name, str) and is_ours(name) for name in data):
+            return None
+        found |= data
+    connection = Connection(kind="local", address="localhost")
+    host = Host(
+        name="localhost", vars=found, connection=connection, origins=dict.fromkeys(found, "-e"), implicit_local=True
+    )
+    return Inventory(hosts=[host], sources=["localhost,"], extra_vars=found)
 
 
 def load(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from provision.lib import scratch
 
-# Words that may follow on the command line without a need for an inventory.
-_WITHOUT = frozenset(("init", "compat", "--help", "-h", "--version", "completion"))
+# Words that may follow on the command line without a need for an inventory, or for Ansible to read it.
+_WITHOUT = frozenset(("init", "compat", "--help", "-h", "--version", "completion", "--local"))
 _COMMANDS = frozenset(("scan", "plan", "apply", "verify"))
 _started: list[subprocess.Popen[str]] = []
 

@@ -53,6 +53,8 @@ class Bounds:
     bandwidth: Bandwidth | None = None
     # of allreduce, peer, host, memory: GB/s of the user's own in place of the catalog's
     least: Mapping[str, float] = field(default_factory=dict)
+    # bus ids of cards of which the driver says that they need nothing
+    recovered: Sequence[str] = ()
     # of cudnn, nccl: versions that headers or packages on the host say
     installed: Mapping[str, str] = field(default_factory=dict)
 

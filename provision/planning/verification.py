@@ -25,6 +25,7 @@ from provision.parts.check import Expect
 from provision.parts.containers.plan import containers_to_run
 from provision.parts.cuda.plan import LINK
 from provision.parts.desired import Desired
+from provision.parts.driver import verdict
 from provision.parts.driver.installed import own_gpus
 from provision.parts.proof import Bounds
 from provision.parts.proofs import judged
@@ -183,6 +184,7 @@ def bounds(facts: Facts, values: dict[str, Any], expect: Expect, catalog: Catalo
         excused=tuple(values.get("gpu_verify_excuse") or ()),
         bandwidth=catalog.bandwidth,
         least={name: value for name, value in (values.get("gpu_verify_bandwidth") or {}).items() if value},
+        recovered=verdict.recovered(((gpu.recovery, gpu.bus_id) for gpu in facts.smi.gpus), catalog.xids),
         installed={header.name: header.version for header in facts.cuda.headers if header.version},
     )
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from provision.errors import UnreachableError
 from provision.inventory import Host
@@ -54,9 +55,9 @@ def open_session(host: Host) -> Session:
 
 def close_shared() -> None:
     """Close what sessions share (connections to jump hosts); for the end of a command."""
-    from provision.remote import client
-
-    client.close_jumps()
+    client = sys.modules.get("provision.remote.client")
+    if client is not None:
+        client.close_jumps()
 
 
 def _openssh(host: Host, *reasons: str) -> Session:

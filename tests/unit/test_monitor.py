@@ -2,10 +2,12 @@
 
 import pytest
 
+from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
+from provision import inventory
 from provision.commands.verify import for_monitor
 from provision.documents import VerifiedHost, VerifyDocument
 from provision.errors import Issue
-from provision.inventory import site_checks
+from provision.inventory import early, site_checks
 from provision.lib.findings import Check
 
 
@@ -59,3 +61,42 @@ def test_a_wrong_check_of_the_site_is_refused(rows):
     with pytest.raises(ValueError):
         site_checks.check(rows)
     site_checks.check([{"name": "scratch-2", "command": ["/usr/local/sbin/x", "--quick"]}])
+
+
+# --- this machine alone: nothing is started that is not needed (tests/unit/conftest.py makes every start of a program fail)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "gpu_verify_timeout: 60\ngpu_verify_skip: [apt.*]\n",
+            {"gpu_verify_timeout": 60, "gpu_verify_skip": ["apt.*"]},
+        ),
+        ("gpu_verify_expect: '{{ wanted }}'\n", None),
+        ("gpu_verify_expect: !vault x\n", None),
+        ("other: 1\n", None),
+        ("[1, 2]", None),
+        ("a: [", None),
+        (None, None),
+    ],
+)
+def test_variables_of_this_machine(tmp_path, text, found):
+    if text is not None:
+        (tmp_path / "site.yml").write_text(text)
+    got = inventory.this_machine([f"@{tmp_path}/site.yml"])
+    assert (got.hosts[0].vars if got else None) == found
+
+
+def test_this_machine_needs_no_process_of_ansible():
+    early.begin(["verify", "--local", "--format", "slurm"])
+    (host,) = inventory.this_machine().hosts
+    assert (host.name, host.connection.kind, host.implicit_local) == ("localhost", "local", True)
+
+
+def test_reading_the_kernel_log_asks_no_card(monkeypatch):
+    ran = []
+    monkeypatch.setattr(proofs.prove_count, "bus_cards", lambda: ["0000:9b:00.0"])
+    monkeypatch.setattr(proofs.prove_job, "run", lambda job: ran.append((job.module, job.function)))
+    proofs.main({"only": ["gpu.xid"]})
+    assert ran == [("prove.xid", "read")]

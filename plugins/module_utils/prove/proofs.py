@@ -302,7 +302,7 @@ class Proof(object):
     def xid(self):
         if not prove_count.bus_cards():
             return skipped("no NVIDIA GPU on the PCI bus")
-        return measured(outcome=prove_job.run(self.job("prove.xid", "read", timeout_s=30.0)), cards=self.cards)
+        return measured(outcome=prove_job.run(self.job("prove.xid", "read", timeout_s=30.0)))
 
     @property
     def whole(self):

@@ -10,7 +10,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import errors 
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
 from provision.catalog import load_catalog
 from provision.inventory import cards as expected_cards
-from provision.parts.driver import health, links, verdict, xid
+from provision.parts.driver import health, links, xid
 from provision.parts.proof import Bounds, Judging, Row, Verdict
 from provision.parts.proof import outcome as outcome_of
 
@@ -296,9 +296,7 @@ def _health(found: Row, bounds: Bounds) -> Verdict:
 
 
 def _xid(found: Row, bounds: Bounds) -> Verdict:
-    table = load_catalog().xids
-    cards = ((card.get("recovery"), card["bus_id"]) for card in found.get("cards", ()))
-    return xid.judge(outcome_of(found["outcome"]), table, verdict.recovered(cards, table))
+    return xid.judge(outcome_of(found["outcome"]), load_catalog().xids, bounds.recovered)
 
 
 def _peers(found: Row, bounds: Bounds) -> Verdict:
