@@ -183,7 +183,8 @@ def _fits(pin: str, source: RepositoryList) -> bool:
     if kind != "release":
         return False
     if "=" not in rest:
-        return rest in source.release
+        # NVIDIA's repositories have neither suite nor codename
+        return rest == "*" or any(fnmatch.fnmatchcase(one, rest) for one in source.release)
     has: dict[str, list[str | None]] = {
         "o": [source.origin],
         "l": [source.label],

@@ -20,6 +20,11 @@ _PREFIX = re.compile(
 # Colours and other orders to a terminal (ECMA-48), as ``script``, CI logs and a pasted prompt have them.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _XID_PAGE = "gpus.xid"
+# A DKMS module of the driver, as dkms, make, dpkg and gcc name it: nvidia-fs and the like are others.
+_OURS = re.compile(
+    r"\bnvidia(?:-current|-open|-srv|-[0-9]+)?(?:-open)?(?:/[0-9]|\([0-9]+\)|\.ko)|\bnvidia-(?:dkms|kernel)"
+    r"|\bmodule:? nvidia(?![\w-])|\bnvidia\S*/\S+\.[cho]\b"
+)
 # characters of an error that are enough to know it by
 _LEAST = 18
 # characters of a log that are looked at, from its end
@@ -97,6 +102,9 @@ def matches(text: str) -> list[Match]:
     """
     given = _Text(text)
     found = [match for page in pages.all_pages() if (match := _match(page, given))]
+    if any(match.page.code == "kernel.other_module" for match in found) and not _OURS.search(given.lower):
+        # dkms says of every module that its build failed
+        found = [match for match in found if match.page.code != "kernel.build_failed"]
     return _ordered([known for match in found if (known := _judged(match, given))])
 
 

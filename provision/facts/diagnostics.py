@@ -114,6 +114,8 @@ class BootDiagnostics(Answer):
     # nvidia_uvm.uvm_disable_hmm -> Y
     parameters: dict[Name, Line] = Field(default_factory=dict)
     dkms: list[DkmsTree] = Field(default_factory=list)
+    # modules of others whose last build failed
+    dkms_others: list[DkmsTree] = Field(default_factory=list)
     # /var/crash/nvidia-dkms-580.0.crash
     crashes: list[Path] = Field(default_factory=list)
     default_target: UnitName | None = None

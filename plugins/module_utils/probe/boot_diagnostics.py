@@ -69,6 +69,7 @@ def read(tree, facts, run=None):
         "modules": read_modules(tree),
         "parameters": read_parameters(tree),
         "dkms": read_dkms(tree),
+        "dkms_others": [row for row in read_dkms(tree, ours=False) if row["make_error"] and row["make_kernel"]],
         "crashes": [
             "/var/crash/" + name
             for name in tree.names("/var/crash")
@@ -288,12 +289,18 @@ def read_modprobe(tree):
 # --- DKMS ----------------------------------------------------------------------------------------------------
 
 
-def read_dkms(tree):
-    """[provision.facts.diagnostics.DkmsTree]: NVIDIA's versions in DKMS' tree, what they were built for, and why not."""
+_OUR_DKMS = re.compile(r"^nvidia(?:-current|-open|-srv|-[0-9]+)?(?:-open)?$")
+
+
+def read_dkms(tree, ours=True):
+    """[provision.facts.diagnostics.DkmsTree]: versions in DKMS' tree, what they were built for, and why not.
+
+    ours: those of NVIDIA's driver, else those of all others (nvidia-fs, gdrdrv, OFED, ZFS, ...).
+    """
     rows = []
     base = "/var/lib/dkms"
     for name in tree.names(base):
-        if not re.match(r"^nvidia(?:-current|-open|-srv|-[0-9]+)?(?:-open)?$", name):
+        if bool(_OUR_DKMS.match(name)) is not ours:
             continue
         folder = "%s/%s" % (base, name)
         installed = {}

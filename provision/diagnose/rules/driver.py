@@ -171,6 +171,16 @@ def _libraries_differ(case: Case) -> Iterator[Found]:
         # the packages themselves are of several versions
         return
     listed = ", ".join(sorted(libraries))
+    copies = [
+        row for row in case.facts.libraries if row.package is None and row.version and row.version not in packages
+    ]
+    if not packages:
+        repair = queries.manual("remove the older library, or the link that leads to it, and run ldconfig")
+    elif copies:
+        names = ", ".join(row.path for row in copies)
+        repair = queries.manual(f"no package owns {names}: move it out of the loader's folders, then ldconfig")
+    else:
+        repair = queries.apply("install the library package again at its version and run ldconfig")
     yield Found(
         f"the libraries that programs find are {listed}"
         + (f", the packages are {', '.join(sorted(packages))}" if packages else ""),
@@ -179,9 +189,7 @@ def _libraries_differ(case: Case) -> Iterator[Found]:
             *(f"packages: {version}" for version in sorted(packages)),
             queries.loaded_text(case),
         ],
-        queries.apply("install the library package again at its version and run ldconfig")
-        if packages
-        else queries.manual("remove the older library, or the link that leads to it, and run ldconfig"),
+        repair,
     )
 
 
@@ -190,10 +198,12 @@ def _has_two_installers(case: Case) -> bool:
 
 
 def _foreign_files(case: Case) -> list[str]:
-    """Files of a driver that no package owns, beside logs and sources, which prove nothing."""
-    return [
-        path for path in case.facts.runfile.traces if not path.startswith(("/var/log/", "/usr/src/", "/var/lib/nvidia"))
-    ]
+    """Files of a driver that no package owns, beside logs and sources, which prove nothing, and what lies in /usr/local.
+
+    NVIDIA's installer puts nothing there: a library there is somebody's copy.
+    """
+    elsewhere = ("/var/log/", "/usr/src/", "/var/lib/nvidia", "/usr/local/")
+    return [path for path in case.facts.runfile.traces if not path.startswith(elsewhere)]
 
 
 @rule("driver.two_installers")
@@ -374,21 +384,21 @@ def _trusted(case: Case) -> bool:
 
 
 _BLOCKS = re.compile(
-    r"^(?:blacklist\s+nvidia(?:[_-]\w+)?|install\s+nvidia(?:[_-]\w+)?\s+(?:/usr)?(?:/bin/)?(?:true|false|:)|"
-    r"alias\s+(?:nvidia(?:[_-]\w+)?|pci:v000010DE\S*)\s+off)\s*(?:#.*)?$"
+    r"^(?:blacklist\s+nvidia([_-]\w+)?|install\s+nvidia([_-]\w+)?\s+(?:/usr)?(?:/bin/)?(?:true|false|:)|"
+    r"alias\s+(?:nvidia([_-]\w+)?|pci:v000010DE\S*)\s+off)\s*(?:#.*)?$"
 )
-# Blocks of helpers that are no driver of the GPU are meant: nvidiafb takes the console, i2c needs none.
-_HARMLESS = re.compile(r"^\w+\s+(?:nvidiafb|nvidia[_-](?:uvm[_-]none|fs|peermem|wmi\w*|cspmu))\b")
 
 
 def _blocking_lines(case: Case) -> list[ConfLine]:
-    return [row for row in queries.boot(case).modprobe if _BLOCKS.match(row.text) and not _HARMLESS.match(row.text)]
+    """Of nvidia itself: a site that keeps nvidia_drm and nvidia_modeset out means it, and CUDA needs neither."""
+    found = ((row, _BLOCKS.match(row.text)) for row in queries.boot(case).modprobe)
+    return [row for row, match in found if match and not any(match.groups())]
 
 
 def _blacklisting(case: Case) -> list[str]:
     """What keeps the nvidia module from being loaded, with file and line."""
     rows = [row.place for row in _blocking_lines(case)]
-    match = re.search(r"\S*(?:blacklist)=\S*\bnvidia\b\S*", queries.boot(case).cmdline)
+    match = re.search(r"\S*blacklist=(?:\S*,)?nvidia(?:,\S*)?(?=\s|$)", queries.boot(case).cmdline)
     return rows + ([f"kernel command line: {match.group(0)}"] if match else [])
 
 
@@ -463,6 +473,8 @@ _SERVICES = {
     "nvidia-dcgm": "DCGM measures nothing",
     "dcgm": "DCGM measures nothing",
     "nvidia-powerd": "Dynamic Boost of a laptop is off",
+    "nvidia-persistenced": "every first program initialises the cards anew",
+    **dict.fromkeys(("nvidia-suspend", "nvidia-resume", "nvidia-hibernate"), "video memory is not kept over a suspend"),
 }
 
 

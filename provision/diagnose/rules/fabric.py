@@ -90,12 +90,13 @@ def _always_has_switches(case: Case) -> list[str]:
 def _unseen(case: Case) -> Iterator[Found]:
     """The board has switches, and what they are reached through is not there.
 
-    Without such a function on the bus nothing says so: a virtual machine may have got cards alone.
+    Without such a function on the bus only a failed fabric manager says so: a virtual machine may have got cards alone.
     """
     diagnostics, cards = queries.boot(case), _always_has_switches(case)
     if not cards or queries.in_container(case) or not queries.has_driver(case) or not case.facts.module.loaded:
         return
-    if not diagnostics.network_cards:
+    failed = "nvidia-fabricmanager.service" in (diagnostics.failed_units or ())
+    if not diagnostics.network_cards and (not failed or case.facts.host.virtual):
         return
     missing = [name for name in ("mlx5_ib", "ib_umad") if name not in diagnostics.infiniband_modules]
     if not missing and diagnostics.infiniband:

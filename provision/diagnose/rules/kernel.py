@@ -184,6 +184,29 @@ def _build_failed(case: Case) -> Iterator[Found]:
         )
 
 
+@rule("kernel.other_module")
+def _other_module(case: Case) -> Iterator[Found]:
+    """Where dpkg waits for it: what others make of their modules is no business of the driver's otherwise."""
+    if not case.facts.package_problems:
+        return
+    present = {kernel.release for kernel in case.facts.kernels.installed}
+    for tree in queries.boot(case).dkms_others:
+        if tree.make_kernel not in present or tree.make_kernel in {build.kernel for build in tree.builds}:
+            continue
+        yield Found(
+            f"{tree.name} {tree.version}, a module that is not the driver's, does not compile for kernel {tree.make_kernel}",
+            [
+                f"{tree.make_log}: {tree.make_error}",
+                *(f"dpkg: {problem}" for problem in case.facts.package_problems[:4]),
+            ],
+            queries.manual(
+                f"by hand, because {tree.name} is not ours: install a version of it that builds on {tree.make_kernel}, or remove "
+                f"its package (dpkg -S {tree.source} names it); then dpkg --configure -a"
+            ),
+            reboot=False,
+        )
+
+
 def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool) -> Repair:
     """What makes the build possible; others: kernels that have a module."""
     compiler = queries.boot(case).compiler

@@ -243,10 +243,11 @@ def _other_release(case: Case) -> Iterator[Found]:
     for row in case.facts.apt.sources:
         for uri in row.uris if row.enabled else ():
             match = _CUDA.search(apt_sources.normalise(uri) + "/")
-            if match and match[1] == "ubuntu" and len(match[2]) == 4 and match[2].endswith("04") and match[2] != own:
-                message = (
-                    f"NVIDIA's repository is that of Ubuntu {match[2][:2]}.{match[2][2:]}, this is {host.version_id}"
-                )
+            # what no release of Ubuntu is called has a finding of its own
+            ubuntu = match and match[1] == "ubuntu" and len(match[2]) == 4 and match[2].endswith("04")
+            if match and (ubuntu or match[1] != "ubuntu") and match[1] + match[2] != f"ubuntu{own}":
+                release = f"Ubuntu {match[2][:2]}.{match[2][2:]}" if ubuntu else f"{match[1]} {match[2]}"
+                message = f"NVIDIA's repository is that of {release}, this is {host.version_id}"
                 if right:
                     beside = [repositories.shown(other) for other in right]
                     text = (
