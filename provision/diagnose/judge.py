@@ -59,28 +59,31 @@ _REFUSED = frozenset(
 
 
 def _plan_first(case: Case, findings: Sequence[Cause]) -> None:
-    """Where the roles are to repair the driver, and the plan for this host refuses, say that it is by hand, and why."""
-    ours = [one for one in findings if one.repairs and _is_of_driver(one.repairs[0])]
-    if not ours:
-        return
+    """Where the roles are to repair, and the plan for this host refuses or changes nothing, say that it is by hand, and why."""
+    for finding in findings:
+        if finding.level != "error" or not finding.repairs or finding.repairs[0].action not in ("apply", "realign"):
+            continue
+        why = cannot_work(case, finding.repairs[0])
+        if why:
+            finding.repairs[0] = queries.manual(f"by hand, because {why}: {finding.repairs[0].words}")
+
+
+def cannot_work(case: Case, repair: Repair) -> str | None:
+    """Why the roles' repair does nothing on this host, by facts alone; None where it may work."""
     # it knows every part, which most diagnoses do not need
     from provision.planning import plan_without_apt
 
+    values, parts = {**case.values, **repair.args.get("values", {})}, repair.args.get("parts", ())
     try:
-        plan, _ = plan_without_apt("", case.facts, dict(case.values), case.catalog)
+        plan, asks = plan_without_apt("", case.facts, values, case.catalog)
     except ProvisionError:
         # of the inventory: every command says so
-        return
-    refused = next((one for one in plan.blockers if one.code in _REFUSED), None)
-    if refused is None:
-        return
-    for finding in ours:
-        words = f"by hand, because {refused.message}: {refused.hint}; then: {finding.repairs[0].words}"
-        finding.repairs[0] = queries.manual(words)
-
-
-def _is_of_driver(repair: Repair) -> bool:
-    return repair.action in ("apply", "realign") and "driver" in repair.args.get("parts", ())
+        return None
+    works = any(part in asks for part in parts) or any(step.part in parts for step in plan.steps)
+    refused = next((one for one in plan.blockers if not works or (one.code in _REFUSED and "driver" in parts)), None)
+    if refused is not None:
+        return f"{refused.message} ({refused.hint}); after that"
+    return None if works else "the inventory asks for nothing that a plan would change here"
 
 
 class _NotSaidError(Exception):

@@ -42,6 +42,15 @@ def manual(words: str) -> Repair:
     return Repair(action="manual", words=words)
 
 
+def again(case: Case, names: Sequence[str], then: str = "") -> Repair:
+    """By hand, where files of packages are gone that dpkg has as installed: a plan compares versions and finds nothing to do."""
+    packages = " ".join(f"{name}={case.facts.packages[name].version}" for name in names)
+    return manual(
+        f"by hand, because dpkg has {some(names, 2)} as installed, at the wanted version: apt-get install --reinstall {packages}"
+        + (f", then {then}" if then else "")
+    )
+
+
 def hardware(case: Case, words: str) -> Repair:
     """By hand on the machine itself; in a container or a virtual machine on what hands the card over."""
     host = case.facts.host

@@ -74,7 +74,7 @@ def _change(case: Case) -> Iterator[Found]:
     yield Found(
         f"a change of packages by gpu-provision{since}, did not come to its end",
         [*evidence, *([f"its log: {change.log}"] if change.log else [])],
-        queries.apply("finish it: install what the inventory asks for", *parts),
+        queries.apply("finish it: install, remove and hold what it named", *parts),
         level=None if "driver" not in parts or case.driver_managed else "warning",
     )
 

@@ -180,7 +180,8 @@ def _libraries_differ(case: Case) -> Iterator[Found]:
         names = ", ".join(row.path for row in copies)
         repair = queries.manual(f"no package owns {names}: move it out of the loader's folders, then ldconfig")
     else:
-        repair = queries.apply("install the library package again at its version and run ldconfig")
+        owners = sorted({row.package for row in case.facts.libraries if row.package and row.version not in packages})
+        repair = queries.again(case, owners, "ldconfig")
     yield Found(
         f"the libraries that programs find are {listed}"
         + (f", the packages are {', '.join(sorted(packages))}" if packages else ""),
@@ -292,11 +293,9 @@ def _library_missing(case: Case) -> Iterator[Found]:
         f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: the driver's libraries are not installed"
         + (" as a whole" if compute else ""),
         evidence + _smi_text(case),
-        queries.apply(
-            "install the driver's library package of the same version"
-            if not compute
-            else f"install {compute[0]} again, at the version that it has"
-        ),
+        queries.again(case, compute, "ldconfig")
+        if compute
+        else queries.apply("install the driver's library package of the same version"),
     )
 
 

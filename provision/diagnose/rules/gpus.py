@@ -193,7 +193,9 @@ def _gsp_firmware(case: Case) -> Iterator[Found]:
             else ""
         ),
         evidence + _evidence(case),
-        queries.apply("install the firmware package of the driver's version again, build the initramfs"),
+        queries.again(case, package, "update-initramfs -u -k all")
+        if package
+        else queries.apply("install the firmware package of the driver's version, build the initramfs"),
         queries.reboot(),
         reboot=True,
     )

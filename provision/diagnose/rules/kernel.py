@@ -172,7 +172,7 @@ def _build_failed(case: Case) -> Iterator[Found]:
             case, [n for n, p in case.facts.packages.items() if p.broken and driver_names.is_driver_package(n)]
         )
         evidence += queries.boot(case).crashes[:2]
-        others = [k for k in _older_with_module(case) if k != kernel]
+        others = [k for k in _with_module(case) if k != kernel]
         repair = _way_to_a_build(case, tree, others, too_new)
         yield Found(
             f"driver {tree.version} does not compile for kernel {kernel} ({_which(case, kernel)})"
@@ -233,7 +233,7 @@ def _finish(case: Case) -> tuple[Repair, ...]:
     return (Repair(action="dpkg.configure", words="finish what dpkg left (dpkg --configure -a)"),)
 
 
-def _older_with_module(case: Case) -> list[str]:
+def _with_module(case: Case) -> list[str]:
     have = {module.kernel for module in case.facts.module.on_disk}
     return queries.newest(
         kernel.release for kernel in case.facts.kernels.installed if kernel.image and kernel.release in have
@@ -268,7 +268,9 @@ def _source_missing(case: Case) -> Iterator[Found]:
                 *_dkms_text(case),
                 *queries.package_text(case, _dkms_packages(case)),
             ],
-            queries.apply("install the DKMS package again at its version, which brings the source, and build"),
+            queries.again(case, names, "dkms autoinstall")
+            if (names := _dkms_packages(case))
+            else queries.apply("install the DKMS package at its version, which brings the source, and build"),
         )
 
 
@@ -300,13 +302,19 @@ def _no_module_next(case: Case) -> Iterator[Found]:
 
 
 def _without(case: Case, kernel: str, which: str) -> Iterator[Found]:
-    have = [release for release in _older_with_module(case) if release != kernel]
+    have = [release for release in _with_module(case) if release != kernel]
     origin = queries.driver_origin(case)
     evidence = [f"/lib/modules/{kernel}: no nvidia module", *_have(case)]
     if kernel == case.facts.kernels.next and case.facts.kernels.next_because:
         evidence.append(f"boots next: {case.facts.kernels.next_because}")
-    if origin == "signed":
-        package = _prebuilt_name(case, kernel)
+    package = _prebuilt_name(case, kernel)
+    if kernel == case.facts.kernels.running and case.facts.kernels.next in _with_module(case):
+        # a plan looks at the next boot, and finds nothing to do
+        repair = queries.reboot(f"reboot into {case.facts.kernels.next}, which has its module")
+    elif origin == "signed" and queries.present(case, [package]):
+        evidence += queries.package_text(case, [package])
+        repair = queries.again(case, [package])
+    elif origin == "signed":
         evidence.append(f"{package}: not installed")
         repair = queries.apply(f"install {package}, or the module by DKMS where the archive has none for this kernel")
     elif origin == "dkms":

@@ -179,6 +179,9 @@ class Resolver:
         top = driver_names.top_packages(have.channel, have.series, have.flavour, have.build, have.variant)
         if not set(top) <= set(have.packages):
             return False
+        if all(driver_names.parse(name).base != "libnvidia-compute" for name in have.packages):
+            # what depends on libcuda stays where somebody removed it by force
+            return False
         if next_boot_problems(self.facts, have.version):
             return False
         if have.build == "dkms" and (
