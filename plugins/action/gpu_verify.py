@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.gpu.provision.plugins.plugin_utils.advice import with_playbook
 from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
     error_result,
     import_provision,
@@ -58,7 +59,7 @@ class ActionModule(ActionBase):
             refuse_unknown(selection, [check.code for check in found])
             found = select(found, values, selection)
         except ProvisionError as error:
-            return dict(result, **error_result(error.issue))
+            return dict(result, **error_result(error.issue, task_vars))
         verdicts = [check.model_dump() for check in found]
         bad = [check for check in found if check.level == "error"]
         if not bad:
@@ -72,6 +73,6 @@ class ActionModule(ActionBase):
             msg="; ".join("%s: %s" % (", ".join(codes), message) for message, codes in said.items()),
             code="verify.failed",
             because=[line for check in bad for line in check.evidence][:12],
-            hint=bad[0].hint,
+            hint=with_playbook(bad[0].hint, task_vars),
             checks=verdicts,
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.gpu.provision.plugins.plugin_utils.advice import with_playbook
 from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
     error_result,
     import_provision,
@@ -34,7 +35,7 @@ class ActionModule(ActionBase):
             facts = read_facts(module_call(self, task_vars), values)
             items, lock = judge_host(host, facts, values, load_catalog())
         except ProvisionError as error:
-            return dict(result, **error_result(error.issue))
+            return dict(result, **error_result(error.issue, task_vars))
         lines = ["%s: %s: expected %s, found %s" % (i.code, i.what, i.expected, i.found) for i in items]
         result.update(
             changed=False,
@@ -49,6 +50,6 @@ class ActionModule(ActionBase):
                 code="drift.drifted",
                 msg="%s drifted: %s" % (count, "; ".join(lines[:6])),
                 because=lines,
-                hint=items[0].hint,
+                hint=with_playbook(items[0].hint, task_vars),
             )
         return result

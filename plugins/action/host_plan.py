@@ -10,6 +10,7 @@ from pathlib import Path
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.gpu.provision.plugins.plugin_utils.advice import with_playbook
 from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
     error_result,
     import_provision,
@@ -24,7 +25,10 @@ _FACT = "gpu_provision_play_plan"
 
 
 class ActionModule(ActionBase):
-    """Read the host, resolve, simulate; or take the plan that was made already: by the command, or by an earlier role."""
+    """Read the host, resolve, simulate; or take the plan that was made already: by the command, or by an earlier role.
+
+    Without a role: plan for everything, and only say it.
+    """
 
     TRANSFERS_FILES = False
     _requires_connection = True
@@ -32,11 +36,11 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         task_vars = task_vars or {}
         result = super().run(tmp, task_vars)
-        host, role = task_vars["inventory_hostname"], self._task.args["role"]
+        host, role = task_vars["inventory_hostname"], self._task.args.get("role")
         made = fact(task_vars, _FACT)
         # The fact outlives the play: another play plans anew.
         play = self._task.get_play()._uuid
-        first = not made or made["play"] != play or role not in made["left"]
+        first = not role or not made or made["play"] != play or role not in made["left"]
         plan = self._first_plan(host, role, task_vars) if first else made["plan"]
         if "failed" in plan:
             return dict(result, **plan)
@@ -48,10 +52,15 @@ class ActionModule(ActionBase):
                 msg=issue["message"],
                 code=issue["code"],
                 because=issue["because"],
-                hint=issue["hint"],
+                hint=with_playbook(issue["hint"], task_vars),
                 blockers=plan["blockers"],
                 plan=plan,
             )
+        if not role:
+            import_provision()
+            from provision.parts.plan import HostPlan
+
+            return dict(result, changed=False, plan=plan, lines=HostPlan.model_validate(plan).lines())
         left = [other for other in (plan["spec"]["roles"] if first else made["left"]) if other != role]
         return dict(
             result,
@@ -77,13 +86,13 @@ class ActionModule(ActionBase):
         from provision.parts.registry import roles
         from provision.planning import plan_host
 
-        together = roles_to_run(self._task, role, task_vars)
-        parts = [part for part, name in roles().items() if name in together]
+        together = roles_to_run(self._task, role, task_vars) if role else {}
+        parts = [part for part, name in roles().items() if name in together] if role else None
         try:
             values = role_values(
                 self._templar, {**task_vars, **{k: v for each in together.values() for k, v in each.items()}}
             )
             plan = plan_host(host, module_call(self, task_vars), values, parts=parts)
         except ProvisionError as error:
-            return error_result(error.issue)
+            return error_result(error.issue, task_vars)
         return plan.model_dump(mode="json")

@@ -68,9 +68,9 @@ class ActionModule(ActionBase):
             limits = limits_of(values, local=local, stop_holders=bool(args.get("stop_holders")))
             seen = inspect_host(host, module_call(self, task_vars), values, load_catalog(), history, limits)
         except ProvisionError as error:
-            return error_result(error.issue)
+            return error_result(error.issue, task_vars)
         if seen.round is not None and seen.round.blockers:
-            return error_result(seen.round.blockers[0])
+            return error_result(seen.round.blockers[0], task_vars)
         given = orders(seen.round, values, limits)
         left = left_text(seen.diagnosis, history) if seen.round is None else []
         if seen.round is not None:

@@ -14,12 +14,12 @@ description:
     one apt transaction; the others get their part of that plan. A role that is included by a task plans for itself.
   - With C(gpu_provision_plan_file), which the command C(provision apply) sets, it returns the plan that was shown and
     agreed to.
+  - Without O(role) it plans for all roles, as C(provision plan) does, and nobody carries it out.
   - Fails with code, reasons and hint when what is asked for cannot work on the host.
 options:
   role:
-    description: The role that asks.
+    description: The role that asks. Without it the plan is for all roles.
     type: str
-    required: true
 attributes:
   check_mode:
     description: Changes nothing, so it does the same in check mode.
@@ -41,6 +41,10 @@ EXAMPLES = r"""
   gpu.provision.host_packages:
     apt: "{{ driver.apt }}"
   when: driver.apt is not none
+
+- name: Only look
+  gpu.provision.host_plan:
+  register: plan
 """
 
 RETURN = r"""
@@ -49,17 +53,23 @@ plan:
   returned: success
   type: dict
   sample: {host: gpu01, status: changes, summary: "driver 580.126.20 open, signed modules, from the Ubuntu archive"}
+lines:
+  description: The plan as text, a line for each thing that would change. Empty where nothing would.
+  returned: without a role
+  type: list
+  elements: str
+  sample: ["+ driver: 580.126.20 open, signed modules", "! reboot: the new driver is loaded by a reboot"]
 apt:
   description: What host_packages carries out; null when nothing of apt's changes, and for every role but the first.
-  returned: success
+  returned: with a role
   type: dict
 spec:
   description: What the role itself carries out.
-  returned: success
+  returned: with a role
   type: dict
 environment:
   description: The host's proxy, for tasks that fetch something; empty without one.
-  returned: success
+  returned: with a role
   type: dict
   sample: {http_proxy: "http://proxy.example.org:3128", https_proxy: "http://proxy.example.org:3128", no_proxy: localhost}
 """
@@ -68,7 +78,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 
 def main():
-    AnsibleModule(argument_spec={"role": {"type": "str", "required": True}}, supports_check_mode=True).fail_json(
+    AnsibleModule(argument_spec={"role": {"type": "str"}}, supports_check_mode=True).fail_json(
         msg="host_plan is an action plugin: it does not run on hosts"
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.template import Templar
 
+from ansible_collections.gpu.provision.plugins.plugin_utils.advice import with_playbook
 from ansible_collections.gpu.provision.plugins.plugin_utils.lockfile import of_play
 
 # host program of the fast read -> (Ansible module that is the same code, key of its answer)
@@ -128,6 +129,12 @@ def module_call(action, task_vars):
     return call
 
 
-def error_result(issue):
+def error_result(issue, task_vars):
     """Return a failed task result that carries an error's code, reasons and hint."""
-    return {"failed": True, "msg": issue.message, "code": issue.code, "because": issue.because, "hint": issue.hint}
+    return {
+        "failed": True,
+        "msg": issue.message,
+        "code": issue.code,
+        "because": issue.because,
+        "hint": with_playbook(issue.hint, task_vars),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -88,3 +89,15 @@ class HostPlan(BaseModel):
             "unreachable": Exit.UNREACHABLE,
             "failed": Exit.FAILED,
         }[self.status]
+
+    def lines(self) -> list[str]:
+        """The plan as text for plain Ansible, a line a change; the command's own layout folds many hosts."""
+        found = [f"{step.sign} {step.what or step.part}: {step.value or step.because}" for step in self.steps]
+        counts = Counter(change.action for change in self.packages)
+        if counts:
+            found.append("packages: " + ", ".join(f"{count} to {action}" for action, count in counts.items()))
+        if self.reboot.needed and not any(step.id == "reboot" for step in self.steps):
+            found.append(f"! reboot: {'; '.join(self.reboot.because)}")
+        if self.reboot.blocked_by:
+            found.append(f"! in use now: {', '.join(self.reboot.blocked_by)}")
+        return found + [f"warning: {warning.message}" for warning in self.warnings]

@@ -5,13 +5,13 @@ import re
 import pytest
 
 from tests.package import environment
-from tests.package.test_package import ROOT, collection, wheel  # noqa: F401 - fixtures
+from tests.package.conftest import ROOT
 
 DEPENDENCIES = ("ansible-core", "gpu-provision")
 
 
 @pytest.fixture
-def anywhere(tmp_path, wheel, collection):  # noqa: F811
+def anywhere(tmp_path, wheel, collection):
     """playbook(name, *words) runs a playbook of the installed collection, far from the checkout."""
     packages = environment.make(tmp_path / "packages", wheel, *DEPENDENCIES)
     home, here = tmp_path / "home", tmp_path / "here"
@@ -33,19 +33,25 @@ def anywhere(tmp_path, wheel, collection):  # noqa: F811
 
 
 @pytest.mark.lab
-def test_every_playbook_runs_from_the_tarball(anywhere, lab):
-    (host,) = lab.add([{"name": "anywhere", "gpus": ["RTX 4090"], "nouveau": False}])
+def test_every_playbook_runs_from_the_tarball(anywhere, lab, target):
     where = ["-i", lab.inventory, "-e", '{"gpu_verify_run": false}']
+    asked = anywhere("plan", *where)
+    assert asked.returncode == 0 and "changed=0" in asked.stdout, asked.stdout + asked.stderr
+    assert re.search(r"\+ driver: .*580", asked.stdout) and "to install" in asked.stdout, asked.stdout
     first = anywhere("site", *where)
     assert first.returncode == 0, first.stdout + first.stderr
-    assert host.run("nvidia-smi -L").stdout.startswith("GPU 0")
+    assert target.run("nvidia-smi -L").stdout.startswith("GPU 0")
     second = anywhere("site", *where)
     assert second.returncode == 0 and "changed=0" in second.stdout, second.stdout + second.stderr
-    for name in ("verify", "drift", "rescue"):
+    for name in ("plan", "verify", "drift", "rescue"):
         done = anywhere(name, *where)
+        assert name != "plan" or "nothing to change" in done.stdout, done.stdout
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
         assert re.search(r"changed=0 .*failed=0", done.stdout), f"{name}: {done.stdout}"
     # The order of things was not only claimed: a driver that is gone is drift, and rescue's business.
-    host.run("apt-mark unhold $(apt-mark showhold)")
+    target.run("apt-mark unhold $(apt-mark showhold)")
     drifted = anywhere("drift", *where)
     assert drifted.returncode == 2, drifted.stdout
+    assert "ansible-playbook gpu.provision.site" in drifted.stdout
+    refused = anywhere("plan", *where, "-e", "nvidia_driver_branch=99")
+    assert refused.returncode == 2 and "99" in refused.stdout, refused.stdout

@@ -11,9 +11,8 @@ import yaml
 from packaging.requirements import Requirement
 
 import provision
-from tests.package.test_package import collection  # noqa: F401 - a fixture
+from tests.package.conftest import ROOT
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "execution-environment"
 BUILDER = shutil.which("ansible-builder") or shutil.which("ansible-builder", path=str(Path(sys.executable).parent))
 needs_builder = pytest.mark.skipif(not BUILDER, reason="ansible-builder is not installed")
@@ -66,7 +65,7 @@ def test_ansible_builder_writes_the_context(tmp_path):
 
 
 @needs_builder
-def test_the_collection_itself_says_what_it_needs(collection):  # noqa: F811
+def test_the_collection_itself_says_what_it_needs(collection):
     found = subprocess.run([BUILDER, "introspect", str(collection)], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     said = yaml.safe_load(found.stdout.partition("---")[2] or found.stdout)

@@ -59,3 +59,21 @@ def test_every_variable_reaches_resolve_and_nothing_else_does(role, config, othe
 def test_playbooks_are_short():
     for path in (ROOT / "playbooks").glob("*.yml"):
         assert len(path.read_text().splitlines()) <= 30, path
+
+
+@pytest.mark.parametrize(
+    ("hint", "named"),
+    [
+        ("provision apply puts it right", ["site"]),
+        ("provision -e nvidia_driver_update=true plan shows it, provision apply does it", ["plan", "site"]),
+        ("provision rescue HOST --undo ID goes back", []),
+        ("provision lock --update takes it over", []),
+        ("see nvidia-smi", []),
+        (None, []),
+    ],
+)
+def test_plain_ansible_hears_of_playbooks(hint, named):
+    from ansible_collections.gpu.provision.plugins.plugin_utils.advice import with_playbook
+
+    assert re.findall(r"ansible-playbook gpu.provision.(\w+)", with_playbook(hint, {}) or "") == named
+    assert with_playbook(hint, {"gpu_provision_run": "1"}) == hint, "the command shows it: it has commands"
