@@ -66,7 +66,10 @@ class Connection:
     python: str | None = None
     # None: not said; then root is become where the login user is not root
     become: bool | None = None
+    # without its collection
     become_method: str = "sudo"
+    # whether this Ansible has the plugin, without which no playbook runs
+    become_known: bool = True
     become_user: str = "root"
     become_password: str | None = field(default=None, repr=False)
     become_exe: str = "sudo"
@@ -278,10 +281,11 @@ def _host(data: dict[str, Any], become_password: str | None) -> Host:
         pkcs11_provider=options["pkcs11_provider"] or None,
         python=None if python in _DISCOVER else python,
         become=options["become"],
-        become_method=str(options["become_method"]).removeprefix("ansible.builtin."),
+        become_method=str(options["become_method"]),
+        become_known=bool(options["become_known"]),
         become_user=options["become_user"] or "root",
         become_password=_text(options["become_pass"]),
-        become_exe=options["become_exe"] or "sudo",
+        become_exe=options["become_exe"] or str(options["become_method"]),
         become_flags=options["become_flags"] or "",
     )
     if become_password is not None and connection.become_password is None:

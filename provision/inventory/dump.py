@@ -54,7 +54,7 @@ NOT_THEIRS = frozenset(
         "inventory_file",
     }
 )
-SUDO_OPTIONS = ("become_user", "become_exe", "become_flags", "become_pass")
+BECOME_OPTIONS = ("become_user", "become_exe", "become_flags", "become_pass")
 
 
 class Wrong(Exception):
@@ -324,13 +324,21 @@ def named_on_command_line(name: str, manager: Any) -> bool:
 def connect_options(found: dict[str, Any]) -> dict[str, Any]:
     """Return how Ansible would connect: every option by its own rules of precedence."""
     from ansible import constants
+    from ansible.plugins import loader as plugin_loader
 
     options = {name: option("connection", "ssh", name, found) for name in SSH_OPTIONS}
-    options.update({name: option("become", "sudo", name, found) for name in SUDO_OPTIONS})
+    name = str(found.get("ansible_become_method", constants.DEFAULT_BECOME_METHOD))
+    method = name.rpartition(".")[2]
+    # Others come with a collection that may not be there: what all methods are asked is read as sudo's.
+    plugin = method if method in ("sudo", "su") else "sudo"
+    options.update({name: option("become", plugin, name, found) for name in BECOME_OPTIONS})
+    if method != plugin:
+        options["become_exe"] = found.get("ansible_become_exe")
     default, origin = constants.config.get_config_value_and_origin("DEFAULT_BECOME")
     become = found.get("ansible_become", default if origin != "default" else None)
     options["become"] = become if become is None else str(become).lower() in ("true", "yes", "1", "on")
-    options["become_method"] = found.get("ansible_become_method", constants.DEFAULT_BECOME_METHOD)
+    options["become_method"] = method
+    options["become_known"] = method == plugin or plugin_loader.become_loader.get(name, class_only=True) is not None
     options["connection"] = found.get("ansible_connection", constants.DEFAULT_TRANSPORT)
     options["python"] = found.get("ansible_python_interpreter", constants.config.get_config_value("INTERPRETER_PYTHON"))
     return options

@@ -9,7 +9,49 @@ from provision.errors import HostFailedError, ProvisionError, UnreachableError
 from provision.lib import load
 
 # (pattern, code, message, hint). {user} is the login user; the first match decides.
-_SUDO: Sequence[tuple[str, str, str, str]] = (
+_BECOME: Sequence[tuple[str, str, str, str]] = (
+    (
+        r"^su: Authentication (?:token manipulation error|failure)",
+        "become.password_wrong",
+        "su did not accept the password",
+        "ansible_become_password (-K) is the password of the account to become here: root's, not {user}'s",
+    ),
+    (
+        r"^su: (?:Permission denied|cannot set groups|must be run from a terminal)",
+        "become.not_allowed",
+        "{user} may not use su here",
+        "pam_wheel may allow it to a group alone (/etc/pam.d/su); sudo with a rule for {user} is the usual way",
+    ),
+    (
+        r"^su: user .* does not exist",
+        "become.not_allowed",
+        "su does not know the user to become",
+        "check ansible_become_user",
+    ),
+    (
+        r"^doas: (?:Authentication (?:required|failed)|a tty is required)",
+        "become.password_needed",
+        "doas wants a password, which it reads from a terminal only",
+        "permit nopass {user} in /etc/doas.conf on the host, or use sudo",
+    ),
+    (
+        r"^doas: (?:Operation not permitted|doas is not enabled)",
+        "become.not_allowed",
+        "{user} may not use doas here",
+        "allow it in /etc/doas.conf on the host: permit nopass {user}",
+    ),
+    (
+        r"^doas: unknown user",
+        "become.not_allowed",
+        "doas does not know the user to become",
+        "check ansible_become_user",
+    ),
+    (
+        r"doas['’]?: (?:(?:command )?not found|No such file)|unknown command: doas",
+        "become.not_allowed",
+        "there is no doas on this host",
+        "install doas there, or use another method (ansible_become_method)",
+    ),
     (
         r"not in the sudoers file|is not allowed to (?:execute|run)|may not run sudo|not allowed to run sudo",
         "become.not_allowed",
@@ -113,15 +155,24 @@ def lacks_python(text: str) -> bool:
 
 def become_failed(text: str, *, host: str, user: str) -> ProvisionError | None:
     """Return what sudo's messages mean, or None when sudo did not complain."""
-    for pattern, code, message, hint in _SUDO:
-        if re.search(pattern, text, re.IGNORECASE):
-            return UnreachableError(code, message.format(user=user), host=host, because=tail(text), hint=hint)
+    for pattern, code, message, hint in _BECOME:
+        if re.search(pattern, text, re.IGNORECASE | re.MULTILINE):
+            return UnreachableError(
+                code, message.format(user=user), host=host, because=tail(text), hint=hint.format(user=user)
+            )
     return None
+
+
+def password_needed(host: str, user: str, method: str) -> ProvisionError:
+    """The error of a program that asks and has no password to be given."""
+    row = next(row for row in _BECOME if row[1] == "become.password_needed" and row[2].startswith("sudo"))
+    whose = "the password of the account to become" if method == "su" else f"a password for {user}"
+    return UnreachableError(row[1], f"{method} wants {whose}", host=host, hint=row[3])
 
 
 def wrong_password(host: str, user: str) -> ProvisionError:
     """The error of a sudo that asks a second time."""
-    _, code, message, hint = next(row for row in _SUDO if row[1] == "become.password_wrong")
+    _, code, message, hint = next(row for row in _BECOME if row[1] == "become.password_wrong" and "sudo" in row[2])
     return UnreachableError(code, message.format(user=user), host=host, hint=hint)
 
 

@@ -4,8 +4,8 @@ How it goes: ``python3 -c BOOTSTRAP`` prints the token, reads one frame (the ser
 frames go both ways on the same channel: a decimal length, a newline, zlib data with JSON inside. Answers have the
 token before the length, so that anything a login shell or sudo prints is recognised.
 
-Nothing is written to the host, and no secret is ever part of a command: the sudo password goes to sudo's stdin,
-and only after sudo has asked with a prompt made for this session.
+Nothing is written to the host, and no secret is ever part of a command: a password goes to the stdin of sudo or su,
+and only after it has asked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from provision.errors import HostFailedError, ProvisionError, UnreachableError
 from provision.inventory import Host
 from provision.lib import load
-from provision.remote import answers, bundle, explain, shapes
+from provision.remote import answers, become, bundle, explain, shapes
 from provision.remote.stream import Stream
 
 # No single quotes and no exclamation mark: every login shell takes it inside single quotes.
@@ -151,7 +151,7 @@ class ProgramSession:
         self._stream = self._start(argv)
         if prompt is not None:
             # Only once it is known who reads: sudo, or Python because sudo did not ask.
-            self._answer_sudo(prompt, deadline)
+            self._answer_prompt(prompt, deadline)
         self._send(frames, deadline)
         return self._answer(deadline)
 
@@ -159,28 +159,19 @@ class ProgramSession:
         """Return the command and, when a password may be asked for, the prompt to wait for."""
         connection = self.host.connection
         python = [*shlex.split(self._python or "python3"), *_PYTHON_FLAGS, "-c", _BOOTSTRAP.format(token=TOKEN)]
-        become = connection.become if connection.become is not None else not self._is_root
-        if not become or (self._is_root and connection.become_user == "root"):
+        wanted = connection.become if connection.become is not None else not self._is_root
+        if not wanted or (self._is_root and connection.become_user == "root"):
             return python, None
-        if connection.become_method != "sudo":
-            raise UnreachableError(
-                "become.unsupported",
-                f"become method {connection.become_method} is not supported",
-                host=self.host.name,
-                hint="use sudo (ansible_become_method: sudo), or log in as root",
-            )
-        # In sudo's own language, whatever the host's; env is there in every shell.
-        sudo = ["env", "LC_ALL=C", *shlex.split(connection.become_exe), "-H", "-u", connection.become_user]
-        if connection.become_password is None:
-            return [*sudo, "-n", "--", *python], None
-        prompt = f"[sudo {TOKEN}] password: "
-        return [*sudo, "-S", "-p", prompt, "--", *python], prompt.encode()
+        return become.command(self.host.name, connection, python)
 
-    def _answer_sudo(self, prompt: bytes, deadline: float) -> None:
-        password = self.host.connection.become_password or ""
+    def _answer_prompt(self, prompt: bytes, deadline: float) -> None:
+        password = self.host.connection.become_password
         asked = False
         while not self._incoming.ready:
             if self._incoming.take(prompt):
+                if password is None:
+                    self.close()
+                    raise explain.password_needed(self.host.name, self._user, self.host.connection.become_method)
                 if asked:
                     self.close()
                     raise explain.wrong_password(self.host.name, self._user)

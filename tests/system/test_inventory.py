@@ -188,6 +188,30 @@ def test_templates_without_a_value(fleet, tmp_path):
         assert "nowhere" in issue.because[0]
 
 
+DOAS = """\
+DOCUMENTATION = "name: doas\\nshort_description: a stand-in\\noptions: {}"
+from ansible.plugins.become import BecomeBase
+class BecomeModule(BecomeBase):
+    name = "community.general.doas"
+"""
+
+
+def test_how_root_is_become(tmp_path, monkeypatch, fleet):
+    def connection(method, **more):
+        found = inventory.load([fleet], "gpu01", {"ansible_become_method": method, **more}).hosts[0].connection
+        return found.become_method, found.become_exe, found.become_known, found.become_password
+
+    assert connection("ansible.builtin.sudo") == ("sudo", "sudo", True, None)
+    assert connection("su", ansible_su_pass="x") == ("su", "su", True, "x")
+    assert connection("doas") == ("doas", "doas", False, None)
+    plugins = tmp_path / "found/ansible_collections/community/general/plugins/become"
+    plugins.mkdir(parents=True)
+    (plugins / "doas.py").write_text(DOAS)
+    monkeypatch.setenv("ANSIBLE_COLLECTIONS_PATH", str(tmp_path / "found"))
+    for name in ("doas", "community.general.doas"):
+        assert connection(name, ansible_become_exe="/bin/doas") == ("doas", "/bin/doas", True, None)
+
+
 def test_options_of_ansible_cfg(tmp_path, fleet):
     (tmp_path / "ansible.cfg").write_text(
         "[defaults]\nhost_key_checking = false\ntimeout = 33\nprivate_key_file = ~/.ssh/farm\n"

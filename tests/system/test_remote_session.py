@@ -272,8 +272,66 @@ def test_sudo_that_does_not_ask_gets_no_password(sudo):
 
 def test_other_become_methods_are_refused(local):
     with pytest.raises(UnreachableError) as caught:
-        local(become=True, become_method="su", become_user="other").call("other", {})
+        local(become=True, become_method="pbrun", become_user="other").call("other", {})
     assert caught.value.issue.code == "become.unsupported"
+    with pytest.raises(UnreachableError) as caught:
+        local(become=True, become_method="doas", become_known=False, become_user="other").call("other", {})
+    assert "community.general" in caught.value.issue.hint
+
+
+# What Linux-PAM's conversation does without a terminal: a prompt on stderr, one line of stdin read byte by byte.
+SU = """#!/usr/bin/env python3
+import os, sys
+user, flag, line = sys.argv[1:]
+assert (user, flag) == ("other", "-c"), sys.argv
+sys.stderr.write("Password: "); sys.stderr.flush()
+got = b""
+while not got.endswith(b"\\n"):
+    byte = os.read(0, 1)
+    if not byte: break
+    got += byte
+if got != b"right one\\n":
+    sys.exit("su: Authentication failure")
+os.execvp("sh", ["sh", "-c", line])
+"""
+DOAS = """#!/bin/sh
+[ "$1 $2 $3" = "-n -u other" ] || exit 9
+shift 3
+{body}
+exec "$@"
+"""
+
+
+@pytest.fixture
+def becomes(local, tmp_path):
+    def start(method, text, password=None):
+        path = tmp_path / method
+        path.write_text(text)
+        path.chmod(0o755)
+        options = {"become_method": method, "become_exe": str(path), "become_password": password}
+        return local(become=True, become_user="other", **options)
+
+    return start
+
+
+def test_su_asks_for_the_password_of_the_account_and_gets_it(becomes):
+    assert becomes("su", SU, "right one").call("other", {}) == "grün"
+    for password, code in (("wrong one", "become.password_wrong"), (None, "become.password_needed")):
+        with pytest.raises(UnreachableError) as caught:
+            becomes("su", SU, password).call("other", {})
+        assert caught.value.issue.code == code and caught.value.issue.hint
+
+
+def test_doas_runs_without_a_password_and_says_why_not(becomes):
+    assert becomes("doas", DOAS.replace("{body}", "")).call("add", {"a": 1, "b": 1})["sum"] == 5
+    for said, code in (
+        ("doas: Authentication required", "become.password_needed"),
+        ("doas: Operation not permitted", "become.not_allowed"),
+        ("env: 'doas': No such file or directory", "become.not_allowed"),
+    ):
+        with pytest.raises(UnreachableError) as caught:
+            becomes("doas", DOAS.replace("{body}", f'echo "{said}" >&2; exit 1')).call("other", {})
+        assert caught.value.issue.code == code and "doas" in caught.value.issue.message
 
 
 @pytest.mark.parametrize(
