@@ -107,6 +107,10 @@ class BootDiagnostics(Answer):
 
     # this boot's kernel log about the driver, dates taken off
     log: list[Line] = Field(default_factory=list)
+    # what it says of the machine around the cards: disks, memory, processors, tasks
+    machine_log: list[Line] = Field(default_factory=list)
+    # None: not known
+    clock_synchronised: bool | None = None
     # where it was read; empty: nowhere
     log_from: list[Line] = Field(default_factory=list)
     errors: KernelErrors = Field(default_factory=KernelErrors)

@@ -27,6 +27,17 @@ _INTERESTING = re.compile(
     r"VFS: Unable to mount root|Initramfs unpacking failed",
     re.I,
 )
+# What the kernel says of the machine around the cards. Source: format strings of nvme/host/pci.c, block/blk-core.c, md/raid*.c,
+# x86/kernel/cpu/mce, edac_mc.c, cper.c, hung_task.c, watchdog.c, oom_kill.c, and of a program that ends in NCCL.
+_OF_MACHINE = re.compile(
+    r"nvme.*(?:timeout|controller is down|Device not ready|after reset failure|probe failure)|"
+    r"(?:I/O|medium|target|transport|protection|nexus|timeout|resource) error, dev |Disk failure on |EXT4-fs error|"
+    r"XFS \(.*(?:[Ss]hutting down|Corruption)|"
+    r"Machine Check|Machine check|EDAC .*(?:\bUE\b|\bCE\b)|event severity: |"
+    r"blocked for more than [0-9]+ seconds|soft lockup|hard LOCKUP|"
+    r"Out of memory: |out of memory: Killed|segfault at .* in libnccl"
+)
+_MACHINE_LINES = 100
 # A date of syslog (Nov 27 10:00:01 host kernel:), an ISO date, and the seconds since boot: taken off.
 _STAMP = re.compile(
     r"^(?:[A-Z][a-z]{2}\s+[0-9]+ [0-9:]{8}(?:\.[0-9]+)?|[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.+Zz-]+) \S+ [^:\s]+: ?"
@@ -64,7 +75,9 @@ def read(tree, facts, run=None):
     failed = read_failed_units(tree, facts, ask)
     return {
         "log": interesting(this_boot(lines)),
+        "machine_log": interesting(this_boot(lines), _OF_MACHINE, _MACHINE_LINES),
         "log_from": log_from,
+        "clock_synchronised": clock_synchronised() if tree.live else None,
         "errors": read_errors(tree, ask, lines),
         "modules": read_modules(tree),
         "parameters": read_parameters(tree),
@@ -220,14 +233,28 @@ def this_boot(lines):
     return lines[starts[-1] :] if starts else lines
 
 
-def interesting(lines):
-    """Lines that concern the GPU driver, without dates, each once, the last ones where there are many."""
+def interesting(lines, pattern=_INTERESTING, most=_LOG_LINES):
+    """Lines that concern the GPU driver, or match another pattern, without dates, each once; where there are many the last."""
     kept = {}
     for line in lines:
         plain = _plain(line)
-        if _INTERESTING.search(plain):
+        if pattern.search(plain):
             kept.setdefault(plain[:500], None)
-    return list(kept)[-_LOG_LINES:]
+    return list(kept)[-most:]
+
+
+def clock_synchronised():
+    """False where the kernel knows of nobody who keeps its clock right, None where it does not say.
+
+    Source: man adjtimex: modes 0 reads; TIME_ERROR (5) is the state of a clock that is not synchronised.
+    """
+    try:
+        import ctypes
+
+        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(256))
+    except (ImportError, OSError, AttributeError):
+        return None
+    return None if state < 0 else state != 5
 
 
 def _plain(line):

@@ -418,15 +418,15 @@ def _of_card(case: Case, action: str, words: str, bus_ids: list[str]) -> list[Re
         reset = Repair(action="gpu.reset", words=f"reset the card: {words}", args={"cards": whole})
         return [reset, queries.reboot("reboot, which resets every card"), queries.hardware(case, _HARDWARE)]
     if action in _REBOOTS:
-        return [queries.reboot(words), *_power_cycle(case, _HARDWARE)]
+        return [queries.reboot(words), *_power_cycle(case)]
     return [queries.manual(words)]
 
 
-def _power_cycle(case: Case, then: str) -> list[Repair]:
-    words = "power-cycle the machine, as a reboot is often not enough"
+def _power_cycle(case: Case, then: str = "") -> list[Repair]:
+    words = "power-cycle the machine, as a reboot is often not enough" + (f"; then {then}" if then else "")
     if case.facts.host.container or case.facts.host.virtual or case.facts.host.world:
         return [queries.hardware(case, words)]
-    return [Repair(action="power.cycle", words=f"{words}; then {then}"), queries.manual(_HARDWARE)]
+    return [Repair(action="power.cycle", words=words), queries.manual(_HARDWARE)]
 
 
 @rule("gpus.no_device_nodes")
