@@ -13,7 +13,7 @@ import pytest
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
-from ansible_collections.gpu.provision.plugins.module_utils.prove import cudnn, nccl, proofs
+from ansible_collections.gpu.provision.plugins.module_utils.prove import cudnn, nccl, nvml, proofs
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
 from ansible_collections.gpu.provision.plugins.module_utils.prove import ptx as prove_ptx
 from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
@@ -462,6 +462,37 @@ def test_peers_are_judged(done, pair, status, words):
     assert found == status, message
     says(words, message, evidence, hint or "")
     assert hint or status == "pass"
+
+
+def test_errors_that_nvlinks_count_meanwhile_are_told():
+    done = peers((0, 1, True, 380.0, 7.0, 0, 0), (1, 0, True, 380.0, 7.0, 0, 0))
+    done.result["link_errors"] = [0, None]
+    arguments = ([0, 1], [card(0), card(1)], [dict(PAIR)], Bounds(bandwidth=BANDWIDTH), [])
+    assert driver_proofs.judge_peers(done, *arguments)[0] == "pass"
+    done.result["link_errors"] = [0, 7]
+    found, message, *_, numbers = driver_proofs.judge_peers(done, *arguments)
+    assert (found, message) == ("warn", "card 1: its NVLinks counted 7 errors meanwhile")
+    assert (numbers["gpu0_nvlink_errors"], numbers["gpu1_nvlink_errors"]) == (0, 7)
+
+
+class FakeNvml:
+    """Counts as the second reading has them."""
+
+    rows = {"a": {38: 5, 45: 0, 52: 4294967295, 59: None}, "b": dict.fromkeys((38, 45, 52, 59))}
+
+    def card_by_uuid(self, uuid):
+        return uuid
+
+    def field(self, card, number):
+        return self.rows[card.value][number]
+
+
+def test_error_counters_of_links(monkeypatch):
+    monkeypatch.setattr(nvml, "Nvml", FakeNvml)
+    monkeypatch.setattr(nvml, "_void", lambda uuid: type("Handle", (), {"value": uuid}))
+    assert nvml.link_errors(["a", "b"]) == [4294967300, None]
+    monkeypatch.setattr(nvml, "Nvml", lambda: (_ for _ in ()).throw(OSError))
+    assert nvml.link_errors(["a"]) == []
 
 
 OWN = outcome({"name": "libnccl.so.2", "path": "/usr/lib/libnccl.so.2.28.3"})

@@ -439,6 +439,22 @@ def _pair(nvml, a, b, handles, links, buses):
     }
 
 
+# NVML_FI_DEV_NVLINK_*_ERROR_COUNT_TOTAL of flow control CRC, data CRC, replay, recovery: over all links of a card.
+_LINK_ERRORS = (38, 45, 52, 59)
+
+
+def link_errors(uuids):
+    """[how many errors the NVLinks of each card have counted, None where it does not say]; none of them without NVML."""
+    try:
+        nvml = Nvml()
+        cards = [nvml.card_by_uuid(uuid) for uuid in uuids]
+        counts = [[nvml.field(_void(card), number) for number in _LINK_ERRORS] if card else [] for card in cards]
+    except (OSError, NvmlError):
+        return []
+    said = [[count for count in row if count is not None] for row in counts]
+    return [sum(row) if row else None for row in said]
+
+
 class Watch(object):
     """Samples of one card while it works: clocks, throttle reasons, temperature, power, PCIe link.
 

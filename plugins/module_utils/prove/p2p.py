@@ -10,13 +10,16 @@ from __future__ import annotations
 import ctypes
 
 from ansible_collections.gpu.provision.plugins.module_utils.prove import cuda as prove_cuda
+from ansible_collections.gpu.provision.plugins.module_utils.prove import nvml as prove_nvml
 
 MIB = 1 << 20
 _u64, _size, _void = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
 
 
 def matrix(args, say):
-    """Job: {"pairs": [{"from", "to", "access", "gb_per_s", "us", "wrong", "wrong_direct"}]} over every ordered pair.
+    """Job: {"pairs": [{"from", "to", "access", "gb_per_s", "us", "wrong", "wrong_direct"}], "link_errors"} over every ordered pair.
+
+    args: {"uuids": of the cards, as NVML has them}. link_errors: how many errors the NVLinks of each card counted meanwhile.
 
     access: a kernel on "to" may read "from". wrong: words that differ after a copy, wrong_direct: words that a kernel on
     "to" reads wrongly from "from" (None without access).
@@ -30,13 +33,17 @@ def matrix(args, say):
         card.use()
         card.load()
         buffers.append((card.allocate(size), card.allocate(size)))
+    before = prove_nvml.link_errors(args.get("uuids") or [])
     rows = []
     for a, source in enumerate(cards):
         for b, target in enumerate(cards):
             if a != b:
                 say("from card %d to card %d" % (a, b))
                 rows.append(_pair(driver, a, b, source, target, buffers, size))
-    return {"pairs": rows}
+    after = prove_nvml.link_errors(args.get("uuids") or [])
+    # A counter that was read as zero meanwhile starts anew: no difference.
+    errors = [None if None in row else max(0, row[1] - row[0]) for row in zip(before, after)]  # noqa: B905 -- Python 3.8
+    return {"pairs": rows, "link_errors": errors}
 
 
 def _pair(driver, a, b, source, target, buffers, size):

@@ -322,7 +322,14 @@ class Proof(object):
         if len(loaded) < 2:
             return left_alone(why) if len(self.cards) > 1 and why else skipped("fewer than two cards to use", why)
         return measured(
-            outcome=prove_job.run(self.job("prove.p2p", "matrix", {}, self.on_whole_cards(loaded))),
+            outcome=prove_job.run(
+                self.job(
+                    "prove.p2p",
+                    "matrix",
+                    {"uuids": [unit["card_uuid"] for unit in loaded]},
+                    self.on_whole_cards(loaded),
+                )
+            ),
             labels=[unit["index"] for unit in loaded],
             cards=self.cards,
             pairs=self.survey.result["pairs"],

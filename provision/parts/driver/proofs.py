@@ -262,6 +262,12 @@ def judge_peers(
             for rate, name in rows
             if rate < PAIR_SHARE * best and not any(line.startswith(name + ":") for line in slow + bad)
         ]
+    counted = outcome.result.get("link_errors") or []
+    for label, count in zip(labels, counted, strict=False):
+        if count:
+            slow.append(f"card {label}: its NVLinks counted {count} errors meanwhile")
+        if count is not None:
+            numbers[f"gpu{label}_nvlink_errors"] = count
     for status, lines, hint in (("fail", bad, _WRONG_PAIRS), ("warn", slow, _SLOW_PAIRS)):
         if lines:
             return status, "; ".join(lines[:4]), lines + evidence + host_hints, hint, numbers
