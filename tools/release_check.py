@@ -2,7 +2,8 @@
 
 sdist, wheel and collection are built outside the checkout. The sdist may hold no link and nothing beyond what is listed in
 pyproject.toml. All three are installed on each Python that is here, by the oldest and the newest pip that we name and by uv.
-Then the ecosystem's own judges: twine, check-wheel-contents, validate-pyproject, pyroma, reuse, galaxy-importer, ansible-test.
+Then the ecosystem's own judges: twine, check-wheel-contents, validate-pyproject, pyroma, reuse, galaxy-importer, antsibull-docs,
+ansible-test.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ TOOLS = (
     "pyroma",
     "reuse",
     "galaxy-importer",
+    "antsibull-docs",
     "uv",
 )
 COLLECTION = "ansible_collections/gpu/provision"
@@ -78,6 +80,17 @@ def look_into(sdist: Path) -> None:
             f"error: {sdist.name} is {sdist.stat().st_size >> 10} KiB; links, tests and odd names in it: {odd[:5]}"
         )
     say(f"{sdist.name}: {sdist.stat().st_size >> 10} KiB, no links, no tests")
+
+
+def documentation(tarball: Path, tools: Path, work: Path) -> None:
+    """The pages of modules, roles and the callback, rendered as docs.ansible.com does; --fail-on-error leaves no error page."""
+    run(tools / "bin/ansible-galaxy", "collection", "install", "--offline", "-p", work / "c", tarball, cwd=work)
+    out = work / "pages"
+    out.mkdir()
+    path = f"{tools / 'bin'}:{os.environ['PATH']}"
+    words = ("collection", "--use-current", "--squash-hierarchy", "--fail-on-error", "--dest-dir", out, "gpu.provision")
+    run(tools / "bin/antsibull-docs", *words, cwd=work, ANSIBLE_COLLECTIONS_PATH=str(work / "c"), PATH=path)
+    say(f"antsibull-docs: {len(list(out.glob('*_*.rst')))} pages of modules, roles and callbacks")
 
 
 def install(dist: Sequence[Path], tarball: Path, uv: Path, work: Path) -> None:
@@ -172,6 +185,7 @@ def main() -> None:
             tools / "bin/python", "-m", "galaxy_importer.main", tarball, GALAXY_IMPORTER_CONFIG=str(config), PATH=path
         )
         say(f"galaxy-importer: {out.strip().splitlines()[-1]}")
+        documentation(tarball, tools, work)
         sanity(tarball, work)
         install([sdist, wheel], tarball, tools / "bin/uv", work)
 
