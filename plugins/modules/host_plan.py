@@ -54,7 +54,7 @@ plan:
   type: dict
   sample: {host: gpu01, status: changes, summary: "driver 580.126.20 open, signed modules, from the Ubuntu archive"}
 lines:
-  description: The plan as text, a line for each thing that would change. Empty where nothing would.
+  description: The plan as text, a line for each thing that would change; C(nothing to change), and warnings.
   returned: without a role
   type: list
   elements: str

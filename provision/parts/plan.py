@@ -100,4 +100,4 @@ class HostPlan(BaseModel):
             found.append(f"! reboot: {'; '.join(self.reboot.because)}")
         if self.reboot.blocked_by:
             found.append(f"! in use now: {', '.join(self.reboot.blocked_by)}")
-        return found + [f"warning: {warning.message}" for warning in self.warnings]
+        return (found or ["nothing to change"]) + [f"warning: {warning.message}" for warning in self.warnings]

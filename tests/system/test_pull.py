@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 import provision
+from provision.collection import COLLECTIONS_PATH
 from provision.errors import HostFailedError, ProvisionError, UsageError
 from provision.pull import report
 from provision.pull import run as pulling
@@ -221,3 +223,23 @@ def test_the_configuration_that_the_role_writes(tmp_path, capsys):
 def test_the_role_installs_this_version():
     defaults = yaml.safe_load((ROOT / "roles/gpu_pull/defaults/main.yml").read_text())
     assert defaults["gpu_pull_package"] == f"gpu-provision=={provision.__version__}"
+
+
+def test_ansible_pull_runs_our_playbooks(repository, tmp_path):
+    """The way of those who have no timer of ours: plain ansible-pull, an inventory and a playbook of one line."""
+    bare, commit = repository
+    (tmp_path / "work/plan.yml").write_text("- ansible.builtin.import_playbook: gpu.provision.plan\n")
+    git(tmp_path / "work", "add", "plan.yml")
+    commit("all: {hosts: {this: {ansible_connection: local, ansible_become: false}}}\n")
+    argv = ["-U", f"file://{bare}", "-d", tmp_path / "copy", "-i", "hosts.yml", "-l", "this", "plan.yml"]
+    env = {
+        **os.environ,
+        "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS_PATH),
+        "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(["ansible-pull", *map(str, argv)], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "changed=0" in done.stdout, done.stdout + done.stderr
+    assert "no NVIDIA GPU" in done.stdout or "nothing to change" in done.stdout or "+ driver" in done.stdout, (
+        done.stdout
+    )

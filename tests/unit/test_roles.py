@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from provision.errors import Issue
 from provision.parts.conda.desired import CondaConfig
 from provision.parts.cuda.resolve import CudaConfig
 from provision.parts.decision import DriverConfig
+from provision.parts.plan import HostPlan, PackageChange, Reboot, Step
 from tools.role_readme import render
 
 ROOT = Path(__file__).parents[2]
@@ -77,3 +79,14 @@ def test_plain_ansible_hears_of_playbooks(hint, named):
 
     assert re.findall(r"ansible-playbook gpu.provision.(\w+)", with_playbook(hint, {}) or "") == named
     assert with_playbook(hint, {"gpu_provision_run": "1"}) == hint, "the command shows it: it has commands"
+
+
+def test_a_plan_as_lines_for_plain_ansible():
+    step = Step(id="packages", title="packages", because="asked for", sign="+", what="driver", value="580 open")
+    change = PackageChange(action="install", name="nvidia-driver-580")
+    warning = Issue(code="x", message="lists are old")
+    plan = HostPlan(host="a", status="changes", steps=[step], packages=[change], warnings=[warning])
+    assert plan.lines() == ["+ driver: 580 open", "packages: 1 to install", "warning: lists are old"]
+    plan.reboot = Reboot(needed=True, because=["the new driver"], blocked_by=["python3 (pid 42, ada)"])
+    assert plan.lines()[2:4] == ["! reboot: the new driver", "! in use now: python3 (pid 42, ada)"]
+    assert HostPlan(host="a", status="converged").lines() == ["nothing to change"]
