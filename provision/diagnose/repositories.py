@@ -13,22 +13,11 @@ from provision.diagnose.rule import Case
 from provision.errors import ProvisionError
 from provision.facts import Source
 from provision.facts.diagnostics import Keyring
+from provision.parts.addresses import place
 
-# By path, whatever the server: a mirror keeps NVIDIA's layout.
-_NAMES = (
-    ("cuda", re.compile(r"/compute/cuda/repos/[a-z]+[0-9]+/")),
-    ("container_toolkit", re.compile(r"/libnvidia-container/(?:stable|experimental)/|^nvidia\.github\.io/nvidia-")),
-    ("ppa", re.compile(r"/graphics-drivers/ppa/ubuntu/")),
-)
 # Where NVIDIA's keyring package and its instructions for the container toolkit put their entry.
 _OF_PACKAGE = re.compile(r"/(?:cuda-(?:ubuntu|debian)[0-9]+-[a-z0-9_]+|nvidia-container-toolkit)\.(?:list|sources)$")
 OURS = "/etc/apt/sources.list.d/gpu-provision-"
-
-
-def name_of(uri: str) -> str | None:
-    """Name of the catalog's repository that a URI is of, whatever release: cuda, container_toolkit, ppa; None for others."""
-    plain = apt_sources.normalise(uri)
-    return next((name for name, pattern in _NAMES if pattern.search(plain + "/")), None)
 
 
 _VENDORS = re.compile(
@@ -39,12 +28,6 @@ _VENDORS = re.compile(
 def is_vendors(uri: str) -> bool:
     """True for the vendor's own server, false for a mirror of it, whose key may be the mirror's own."""
     return bool(_VENDORS.match(apt_sources.normalise(uri) + "/"))
-
-
-def is_nvidia(uri: str) -> bool:
-    """True for what NVIDIA publishes, of the catalog or not."""
-    plain = apt_sources.normalise(uri)
-    return name_of(uri) is not None or bool(re.match(r"^(?:[a-z.]+\.)?nvidia\.(?:com|cn|github\.io)/", plain))
 
 
 def of_catalog(case: Case, name: str) -> Repository | None:
@@ -70,52 +53,6 @@ def gone(uri: str) -> str | None:
     if match and (match[1] != "libnvidia-container" or match[2] not in _ALIVE):
         return "moved" if match[1] == "libnvidia-container" else "replaced"
     return "merged" if _MACHINE_LEARNING.match(plain) else None
-
-
-_VARIABLE = re.compile(r"[$`<>{}]|%[sd]|\b(?:VERSION|ARCH|DISTRO|CODENAME)\b")
-# What stands below NVIDIA's folder of repositories: a distribution with its release in one word, then the processor in
-# NVIDIA's word. Source: addresses in NVIDIA's installation guides and catalog repositories; the server's listing was not read.
-_CUDA_PATH = re.compile(r"/compute/cuda/repos(?P<rest>/.*)?$")
-_CUDA_SHAPE = re.compile(
-    r"^/(?:[a-z]+[0-9]+|wsl-ubuntu|ubuntu[0-9]+)/(?:x86_64|sbsa|aarch64|arm64|ppc64el|ppc64le|cross-linux-[a-z0-9]+)$"
-)
-_CONTAINER_PATH = re.compile(r"^nvidia\.github\.io/libnvidia-container/(?:stable|experimental)/deb(?P<rest>/.*)?$")
-_CONTAINER_SHAPE = re.compile(r"^/(?:amd64|arm64|ppc64el)$")
-_PPA = re.compile(r"^ppa\.launchpad(?:content)?\.net/")
-_SUITE = re.compile(r"^[a-z]+(?:-[a-z]+)?/?$")
-
-
-def impossible(case: Case, source: Source, uri: str) -> str | None:
-    """Why no repository can be at an entry's address, by its shape alone; None where one can."""
-    bare = uri.replace("$(ARCH)", "")
-    odd = [
-        text for text in (bare, *(suite.replace("$(ARCH)", "") for suite in source.suites)) if _VARIABLE.search(text)
-    ]
-    if odd:
-        return f"{odd[0]} has a variable in it that nobody filled in"
-    if "//" in re.sub(r"^[A-Za-z+.-]+:/*", "", uri).rstrip("/") and is_nvidia(uri):
-        return "a part of the address is empty (//)"
-    plain = apt_sources.normalise(uri, case.facts.host.arch)
-    for path, shape, right in (
-        (
-            _CUDA_PATH,
-            _CUDA_SHAPE,
-            "repos/ubuntu2404/x86_64 (or sbsa): release without a dot, NVIDIA's word for the processor",
-        ),
-        (_CONTAINER_PATH, _CONTAINER_SHAPE, "stable/deb/amd64 (or arm64)"),
-    ):
-        match = path.search(plain)
-        if match and not shape.match(match["rest"] or ""):
-            return f"NVIDIA's addresses look like {right}"
-    wrong = [suite for suite in source.suites if not _SUITE.match(suite)]
-    if _PPA.match(plain) and wrong:
-        return f"{wrong[0]} is no name of a release: Launchpad's are called noble, jammy, …"
-    return None
-
-
-def place(source: Source) -> str:
-    """``/etc/apt/sources.list, line 3``."""
-    return source.file if source.line is None else f"{source.file}, line {source.line}"
 
 
 def shown(source: Source) -> str:

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from provision.facts.diagnostics import Diagnostics
+from provision.facts.diagnostics import ConfLine, Diagnostics
 from provision.lib.text import (
     Answer,
     AnyPath,
@@ -441,6 +441,8 @@ class Cuda(Answer):
     headers: list[Header] = Field(default_factory=list)
     # file -> folders, files that name CUDA
     ld_so_conf: dict[Path, list[AnyPath]] = Field(default_factory=dict)
+    # CUDA folders of the loader's configuration that are not there
+    loader_gone: list[ConfLine] = Field(default_factory=list)
     shell_lines: list[ShellLine] = Field(default_factory=list)
     compilers: Compilers = Compilers()
     shells: Shells = Shells()

@@ -414,8 +414,6 @@ class UserDiagnostics(Answer):
     data_roots: list[Path] = Field(default_factory=list)
     # CUDA_VISIBLE_DEVICES for everybody; the text is the assignment alone
     hidden_cards: list[ConfLine] = Field(default_factory=list)
-    # CUDA folders of the loader's configuration that are not there
-    loader_gone: list[ConfLine] = Field(default_factory=list)
     # what makes cards slow or silent to each other
     topology: list[Line] = Field(default_factory=list)
     cmdline: Line = ""

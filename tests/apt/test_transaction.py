@@ -562,6 +562,14 @@ def test_disk_that_fills_while_it_runs(host: Root, repo: Repo) -> None:
     assert held(host, names("550")) == dict.fromkeys(names("550"), f"hi {OLD}")
 
 
+def test_a_change_whose_packages_are_all_there_is_not_unfinished_however_apt_ended(host: Root) -> None:
+    host.write("/etc/apt/apt.conf.d/99-hook", 'DPkg::Post-Invoke {"kill -9 $PPID";};\n')
+    result = host.module("apt_transaction", **SWITCH)
+    assert result.get("failed"), result
+    assert held(host, names("580")) == dict.fromkeys(names("580"), f"hi {NEW}")
+    assert not (host.path / apt_common.UNFINISHED.lstrip("/")).exists()
+
+
 def test_the_note_of_an_unfinished_change_goes_when_it_is_done_by_whomever(host: Root) -> None:
     note = {"started": "", "log": "/x", "remove": ["gone"], "hold": True, "extra_hold": []}
     for install, stays in ((pinned("580", NEW), True), (pinned("550", OLD), False)):

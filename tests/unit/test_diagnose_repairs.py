@@ -67,6 +67,7 @@ def _works(host, repair):
     return repair.action in {
         *_NOT_OURS,
         "boot.room",
+        "gpu.reset",
         "sources.key",
         "lists.clean",
         "holds.clear",

@@ -561,8 +561,11 @@ class _Task(object):
                 # the holds come first; the trace goes to the log and to the caller
                 result = {"error": {"code": "apt.worker", "message": traceback.format_exc()}}
             try:
-                result["held"] = apt_changes.restore_holds(journal, apt_common.read_status(), self._set_selections)
-                done = whole and not result.get("rc", 1)
+                now = apt_common.read_status()
+                result["held"] = apt_changes.restore_holds(journal, now, self._set_selections)
+                # Killed, or failed in a hook, after the last package was set up: nothing of the change is left to do.
+                ended = result.get("rc") is not None and apt_changes.packages_done(now, self.install, self.remove)
+                done = whole and (ended or not result.get("rc", 1))
                 _forget(JOURNAL, COPY, *([apt_common.UNFINISHED] if done else []))
             except AptError as error:
                 # The journal stays: the next run holds again.

@@ -47,6 +47,7 @@ def read_cuda(tree, packages, owners, arch, folders):
         "libraries": reader.libraries(library_path + folders),
         "headers": reader.headers(),
         "ld_so_conf": read_ld_so_conf(tree),
+        "loader_gone": read_loader_gone(tree),
         "shell_lines": lines,
         "compilers": read_compilers(tree),
         "shells": read_shells(tree),
@@ -394,6 +395,21 @@ def read_links(tree):
                 }
             )
     return found
+
+
+def read_loader_gone(tree):
+    """[{file, line, text}] of lines of the loader's configuration whose CUDA folder is not there (remote ones are not asked)."""
+    mounts, found = cuda_shell.Mounts(tree), []
+    for file in ["/etc/ld.so.conf"] + ["/etc/ld.so.conf.d/" + name for name in tree.names("/etc/ld.so.conf.d")]:
+        if not file.endswith(".conf"):
+            continue
+        for number, line in enumerate((tree.read(file, 65536) or "").splitlines(), 1):
+            path = line.split("#", 1)[0].strip()
+            if not path.startswith("/") or ".." in path or not cuda_shell.names_cuda(path) or mounts.remote(path):
+                continue
+            if not tree.exists(path) and not tree.is_noted(path):
+                found.append({"file": file, "line": number, "text": path[:300]})
+    return found[:20]
 
 
 def read_ld_so_conf(tree):

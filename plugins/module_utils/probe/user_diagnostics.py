@@ -44,7 +44,6 @@ def read(tree, facts):
         "daemon_copies": _daemon_copies(tree, facts["containers"]["docker"]["file"]["path"]),
         "data_roots": _data_roots(tree),
         "hidden_cards": _hidden_cards(tree),
-        "loader_gone": _loader_gone(tree),
         "topology": prove_topology.host_hints(tree.root) if len(facts["gpus"]) > 1 else [],
         "cmdline": tree.word("/proc/cmdline") or "",
         "conda_guarded": _conda_guarded(tree, homes),
@@ -121,21 +120,6 @@ def _hidden_cards(tree):
             match = _VISIBLE.match(line)
             if match:
                 found.append({"file": file, "line": number, "text": "CUDA_VISIBLE_DEVICES=" + match.group(1)[:200]})
-    return found[:20]
-
-
-def _loader_gone(tree):
-    """[{file, line, text}] of lines of the loader's configuration whose CUDA folder is not there (remote ones are not asked)."""
-    mounts, found = cuda_shell.Mounts(tree), []
-    for file in ["/etc/ld.so.conf"] + ["/etc/ld.so.conf.d/" + name for name in tree.names("/etc/ld.so.conf.d")]:
-        if not file.endswith(".conf"):
-            continue
-        for number, line in enumerate((tree.read(file, 65536) or "").splitlines(), 1):
-            path = line.split("#", 1)[0].strip()
-            if not path.startswith("/") or ".." in path or not cuda_shell.names_cuda(path) or mounts.remote(path):
-                continue
-            if not tree.exists(path) and not tree.is_noted(path):
-                found.append({"file": file, "line": number, "text": path[:300]})
     return found[:20]
 
 

@@ -184,9 +184,7 @@ def _loader_blind(case: Case) -> Iterator[Found]:
 
 @rule("cuda.loader_dead")
 def _loader_dead(case: Case) -> Iterator[Found]:
-    # A file of ours, or of a package that is asked for, is not to be taken out: its folder comes back.
-    rows = [row for row in user(case).loader_gone if "gpu-provision" not in row.file]
-    if rows:
+    if rows := library_checks.loader_gone(case.facts):
         yield Found(
             f"{rows[0].file} line {rows[0].line} leads the loader to {rows[0].text}, which is gone",
             [row.place for row in rows],
@@ -373,11 +371,12 @@ def _compat(case: Case) -> Iterator[Found]:
     evidence += [f"{name} {case.facts.packages[name].version}" for name in packages] + [
         f"driver {version or 'not loaded'}"
     ]
+    owned = [row.package for row in active if row.package] if active else packages
     yield Found(
         message,
         evidence,
         queries.manual(
-            "take its folder out of the loader's path, or apt-get remove " + (packages[0] if packages else "it")
+            f"apt-get remove {owned[0]}" if owned else "take its folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d"
         ),
         level=level,
     )

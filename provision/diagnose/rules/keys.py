@@ -13,6 +13,7 @@ from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Source
 from provision.facts.diagnostics import Keyring, RepositoryList
+from provision.parts import addresses
 
 _WRONG = {
     "absent": "is not there",
@@ -89,13 +90,13 @@ def _wanted(case: Case, trust: Trust) -> list[str]:
     signers = trust.row.fetched_signers or trust.row.signers
     if signers:
         return list(signers)
-    name = repositories.name_of(trust.row.uri) if repositories.is_vendors(trust.row.uri) else None
+    name = addresses.name_of(trust.row.uri) if repositories.is_vendors(trust.row.uri) else None
     repository = repositories.of_catalog(case, name) if name else None
     return [repository.fingerprint[-16:]] if repository and repository.fingerprint else []
 
 
 def _key_repair(case: Case, trust: Trust, wanted: Sequence[str]) -> Repair:
-    name = repositories.name_of(trust.row.uri)
+    name = addresses.name_of(trust.row.uri)
     repository = repositories.of_catalog(case, name) if name else None
     path = next(
         (word for word in (trust.source.signed_by or "").replace(",", " ").split() if word.startswith("/")), None
@@ -106,7 +107,7 @@ def _key_repair(case: Case, trust: Trust, wanted: Sequence[str]) -> Repair:
         which = "the inventory's key" if given else f"the key {known}"
         return Repair(
             action="sources.key",
-            words=f"write {which} for {repositories.place(trust.source)} ({trust.row.uri})",
+            words=f"write {which} for {addresses.place(trust.source)} ({trust.row.uri})",
             args={"name": name, "path": path, "entry": repositories.entry(trust.source)},
         )
     ident = f" ({wanted[0]})" if wanted else ""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
-from provision.diagnose import queries, repositories
+from provision.diagnose import queries
 from provision.diagnose.candidates import Candidate, apt, candidate, hidden, moves
 from provision.diagnose.finding import Level
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Preference
+from provision.parts import addresses
 
 _METAS = frozenset(
     {"nvidia-driver", "nvidia-headless", "nvidia-headless-no-dkms", "nvidia-open", "cuda-drivers", "nvidia-dkms"}
@@ -99,7 +100,7 @@ def _wanted(case: Case) -> Iterator[tuple[str, set[str]]]:
 def _pinned_away(case: Case) -> Iterator[Found]:
     found: dict[str, tuple[Preference, list[str]]] = {}
     for name, repositories_ in _wanted(case):
-        having = [row for row in apt(case).lists if repositories.name_of(row.uri) in repositories_]
+        having = [row for row in apt(case).lists if addresses.name_of(row.uri) in repositories_]
         for pin in hidden(case, name, having):
             where = pin.file + (f", line {pin.line}" if pin.line else "")
             names = found.setdefault(where, (pin, []))[1]

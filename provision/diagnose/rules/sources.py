@@ -13,6 +13,7 @@ from provision.diagnose.candidates import apt
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts import Source
+from provision.parts import addresses
 
 _CONFLICT = "Conflicting values set for option Signed-By"
 _LIST_ERROR = re.compile(r"(?:entry (\d+) in list file (\S+)|on line (\d+) in source list (\S+))")
@@ -28,7 +29,7 @@ def _drop(text: str, rows: Sequence[Source]) -> Repair:
 
 
 def _named(rows: Sequence[Source]) -> str:
-    return " and ".join(dict.fromkeys(repositories.place(row) for row in rows))
+    return " and ".join(dict.fromkeys(addresses.place(row) for row in rows))
 
 
 def conflicts(case: Case) -> list[list[Source]]:
@@ -56,9 +57,7 @@ def _signed_by_conflict(case: Case) -> Iterator[Found]:
     if loose:
         repairs.append(_drop(f"take out {_named(loose)}: the repository is configured twice", loose))
     for row in fixed:
-        repairs.append(
-            queries.manual(f"write the same Signed-By into {repositories.place(row)} as its other entry has")
-        )
+        repairs.append(queries.manual(f"write the same Signed-By into {addresses.place(row)} as its other entry has"))
     yield Found(
         f"apt refuses all its sources: {_named(reported) or 'two entries'} name other keys for one repository",
         evidence,
@@ -106,7 +105,7 @@ def _twice(case: Case) -> Iterator[Found]:
         others = [row for row in rows if row is not keep and repositories.can_be_dropped(row)]
         if not others:
             continue
-        nvidia = any(repositories.is_nvidia(uri) for row in rows for uri in row.uris)
+        nvidia = any(addresses.is_nvidia(uri) for row in rows for uri in row.uris)
         yield Found(
             f"one repository is configured {len(rows)} times: {_named(rows)}",
             [repositories.shown(row) for row in rows],
@@ -140,13 +139,13 @@ def _dead(case: Case) -> Iterator[Found]:
             kind = repositories.gone(uri)
             folder = repositories.folder(uri)
             if folder in apt(case).folders_gone:
-                evidence.append(f"{repositories.place(row)}: {uri}, and there is no folder {folder} on this host")
+                evidence.append(f"{addresses.place(row)}: {uri}, and there is no folder {folder} on this host")
                 drop.append(row)
                 continue
             if kind is None:
                 continue
             more = " (discontinued; its packages are in the CUDA repository)" if kind == "merged" else ""
-            evidence.append(f"{repositories.place(row)}: {uri}{more}")
+            evidence.append(f"{addresses.place(row)}: {uri}{more}")
             # One entry of the set is enough: the others bring nothing that it does not.
             if alive or kind != "moved":
                 drop.append(row)
@@ -176,25 +175,22 @@ def _no_such_release(case: Case) -> Iterator[Found]:
     reported = False
     for row in case.facts.apt.sources:
         for uri in row.uris if row.enabled else ():
-            why = repositories.impossible(case, row, uri)
+            why = addresses.impossible(row, uri, case.facts.host.arch)
             if why and repositories.gone(uri) is None:
                 yield Found(
-                    f"{repositories.place(row)}: there is no repository at this address",
-                    (f"{repositories.place(row)}: {uri} {' '.join(row.suites)}", why),
+                    f"{addresses.place(row)}: there is no repository at this address",
+                    (f"{addresses.place(row)}: {uri} {' '.join(row.suites)}", why),
                     *_right_address(case, row, uri),
                 )
                 continue
-            match = _CUDA.search(apt_sources.normalise(uri) + "/")
-            if not match or match[1] != "ubuntu":
-                continue
-            year, month = match[2][:2], match[2][2:]
-            if len(match[2]) == 4 and int(year) % 2 == 0 and month == "04":
+            release = addresses.no_release(uri)
+            if release is None:
                 continue
             reported = True
             yield Found(
-                f"NVIDIA has no repository ubuntu{match[2]}",
-                (f"{repositories.place(row)}: {uri}", f"this host: {host.pretty or host.id + ' ' + host.version_id}"),
-                _drop(f"take out {repositories.place(row)}", [row]),
+                f"NVIDIA has no repository {release}",
+                (f"{addresses.place(row)}: {uri}", f"this host: {host.pretty or host.id + ' ' + host.version_id}"),
+                _drop(f"take out {addresses.place(row)}", [row]),
                 queries.manual("take the repository of the long-term release that this system is made from"),
             )
     # Derived and interim releases: what is made of their names does not exist.
@@ -210,21 +206,21 @@ def _no_such_release(case: Case) -> Iterator[Found]:
 
 def _right_address(case: Case, row: Source, uri: str) -> list[Repair]:
     """The entry goes where another one brings the repository, else to the address that the catalog has."""
-    name = repositories.name_of(uri) or ("cuda" if "/compute/cuda/repos" in uri else None)
+    name = addresses.name_of(uri) or ("cuda" if "/compute/cuda/repos" in uri else None)
     right = repositories.of_catalog(case, name) if name else None
     others = [
         other
         for other in case.facts.apt.sources
-        if other.enabled and other is not row and any(repositories.name_of(one) == name for one in other.uris) and name
+        if other.enabled and other is not row and any(addresses.name_of(one) == name for one in other.uris) and name
     ]
-    healthy = [o for o in others if not any(repositories.impossible(case, o, one) for one in o.uris)]
-    drop = _drop(f"take out {repositories.place(row)}", [row])
+    healthy = [o for o in others if not any(addresses.impossible(o, one, case.facts.host.arch) for one in o.uris)]
+    drop = _drop(f"take out {addresses.place(row)}", [row])
     if healthy or right is None or name != "cuda" or row.suites != ["/"]:
         more = f": {_named(healthy)} has the repository" if healthy else ""
-        return [_drop(f"take out {repositories.place(row)}{more}", [row])]
+        return [_drop(f"take out {addresses.place(row)}{more}", [row])]
     to = right.url
     rewrite = {**repositories.entry(row), "uri": uri, "to": to}
-    words = f"lead {repositories.place(row)} to {to}"
+    words = f"lead {addresses.place(row)} to {to}"
     return [Repair(action="sources.rewrite", words=words, args={"entries": [rewrite]}), drop]
 
 
@@ -250,17 +246,15 @@ def _other_release(case: Case) -> Iterator[Found]:
                 message = f"NVIDIA's repository is that of {release}, this is {host.version_id}"
                 if right:
                     beside = [repositories.shown(other) for other in right]
-                    text = (
-                        f"take out {repositories.place(row)}: {_named(right)} has the repository of {host.version_id}"
-                    )
+                    text = f"take out {addresses.place(row)}: {_named(right)} has the repository of {host.version_id}"
                     yield Found(message, [repositories.shown(row), *beside], _drop(text, [row]))
                     continue
                 yield Found(
                     message,
-                    (f"{repositories.place(row)}: {uri}",),
+                    (f"{addresses.place(row)}: {uri}",),
                     Repair(
                         action="sources.rewrite",
-                        words=f"lead {repositories.place(row)} to ubuntu{own}",
+                        words=f"lead {addresses.place(row)} to ubuntu{own}",
                         args={
                             "entries": [
                                 {

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
 from provision.facts import CudaLibrary, Facts, Header
+from provision.facts.diagnostics import ConfLine
 from provision.lib.findings import Check
 from provision.parts.check import Expect, check, failed, passed, skipped, warned
 from provision.parts.cuda.checks import Owned, default_folder, fits, folder_of, installed, is_everybodys, owner
@@ -245,6 +246,11 @@ def _is_false(row: CudaLibrary) -> bool:
     return real[: len(promised)] != promised[: len(real)]
 
 
+def loader_gone(facts: Facts) -> list[ConfLine]:
+    """Lines that lead the loader to a CUDA folder that is gone. Not those of a file of ours: its folder comes back."""
+    return [row for row in facts.cuda.loader_gone if "gpu-provision" not in row.file]
+
+
 @check("cuda.libraries")
 def libraries(facts: Facts, expect: Expect) -> Check:
     """Of libraries that are there more than once the loader takes the right one; no name lies about its version."""
@@ -297,6 +303,12 @@ def libraries(facts: Facts, expect: Expect) -> Check:
             f"the loader does not know the libraries of CUDA {', '.join(lost)}",
             evidence,
             "programs say 'cannot open shared object file': provision apply writes ld.so.conf.d and runs ldconfig",
+        )
+    if gone := loader_gone(facts):
+        return warned(
+            f"{gone[0].file} line {gone[0].line} leads the loader to {gone[0].text}, which is gone",
+            [row.place for row in gone] + evidence,
+            f"take the line out of {gone[0].file}, then ldconfig",
         )
     if not rows:
         return skipped("no CUDA library")

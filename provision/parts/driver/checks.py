@@ -10,6 +10,7 @@ from provision.catalog import load_catalog
 from provision.facts import Facts
 from provision.inventory import cards as expected_cards
 from provision.lib.findings import Check
+from provision.parts import addresses
 from provision.parts.check import Expect, check, failed, passed, skipped, warned
 from provision.parts.driver import verdict
 from provision.parts.driver.installed import (
@@ -221,11 +222,11 @@ def device_nodes(facts: Facts, expect: Expect) -> Check:
 
 @check("apt.packages")
 def packages_whole(facts: Facts, expect: Expect) -> Check:
-    """No package of the host is half-installed; the driver's packages come from one series."""
+    """dpkg has set up every package that it has begun with; the driver's packages come from one series."""
     broken, driver, traces = facts.package_problems, driver_packages(facts), facts.runfile.traces[:8]
     if broken:
         return failed(
-            f"{len(broken)} packages are half-installed",
+            f"{len(broken)} package{'s are' if len(broken) > 1 else ' is'} not set up",
             broken[:12],
             "dpkg --configure -a shows why; provision apply tries to finish them",
         )
@@ -266,10 +267,19 @@ def held(facts: Facts, expect: Expect) -> Check:
 
 @check("apt.sources")
 def apt_sources(facts: Facts, expect: Expect) -> Check:
-    """apt can read its sources."""
+    """apt can read its sources, and none of them is at an address that cannot be."""
     errors = facts.apt.errors
     if errors:
         return failed("apt cannot read its sources", errors, "every apt call fails until this is mended")
+    for source in facts.apt.sources:
+        for uri in source.uris if source.enabled else ():
+            why, release = addresses.impossible(source, uri, facts.host.arch), addresses.no_release(uri)
+            if why or release:
+                return failed(
+                    f"NVIDIA has no repository {release}" if release else "there is no repository at an address",
+                    [f"{addresses.place(source)}: {uri} {' '.join(source.suites)}", *([why] if why else [])],
+                    f"apt-get update fails: take out {addresses.place(source)}",
+                )
     return passed(f"{len(facts.apt.sources)} entries, no conflict")
 
 
