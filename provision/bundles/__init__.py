@@ -23,7 +23,7 @@ from typing import IO, Any, BinaryIO
 from xml.sax.saxutils import escape
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, kmod
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.bundles import case
 from provision.bundles.case import MOST_ENTRIES
@@ -34,6 +34,7 @@ from provision.lib import scratch
 MOST_UNPACKED = 2 << 30
 _MOST_REPORT = 64 << 20
 _PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError, ValueError, RecursionError)
 # What the probe could read of a sosreport; the rest of its gigabytes stays where it is.
 _WANTED = re.compile(
@@ -98,7 +99,12 @@ def read(path: Path) -> Bundle:
     """Return the host of a bundle. Raises UsageError for a file that is none, is damaged, or has more than it may."""
     try:
         with host_tree.open_file(str(path)) as packed:
+            if packed.read(4) == _ZSTD:
+                # an archive of more than 512 MiB is unpacked by hand
+                packed = io.BytesIO(kmod.unpack(str(path), "zst"))
             return _read(packed)
+    except kmod.KmodError as error:
+        raise refused(f"{str(error).removeprefix(str(path)).strip()}: zstd -d FILE first") from error
     except host_tree.OddFileError as error:
         raise refused(error.strerror or "not a regular file") from error
     except _DAMAGED as error:
@@ -106,11 +112,10 @@ def read(path: Path) -> Bundle:
 
 
 def _read(packed: BinaryIO) -> Bundle:
+    packed.seek(0)
     head = packed.read(6)
     packed.seek(0)
     opener = next((opener for magic, opener in _PACKED.items() if head.startswith(magic)), None)
-    if head.startswith(b"\x28\xb5\x2f\xfd"):
-        raise refused("it is compressed by zstd: zstd -d FILE first")
     stream = io.BufferedReader(_Limited(opener(packed) if opener else packed, MOST_UNPACKED), 1 << 16)
     with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         host = HostFolder(Path(folder))

@@ -55,9 +55,15 @@ def make(exported: Mapping[str, Any], values: Mapping[str, Any], names: Mapping[
         own["users"] += [row.by.split(" (")[0] for row in facts.trouble.apt.transactions if row.by]
         for proxy in facts.trouble.user.proxies:
             own["hosts"].append(proxy.value.rpartition(":")[0])
+    # also where a log or a file names them
+    own["containers"] = [row.name for row in facts.containers.running if row.name]
+    own["images"] = [row.image for row in facts.containers.running if row.image]
     mask = Mask(own, facts.packages)
     wanted = mask.data(facts.model_dump(mode="json"))
     wanted["host"]["hostname"] = "host"
+    for number, row in enumerate(wanted["containers"]["running"], 1):
+        row["id"] = f"{number:012d}"
+        row |= {key: f"{key}{number}" for key in ("name", "image") if row[key]}
     # It names who runs a change and from where, and no rule reads it.
     wanted["run_lock"] = None
     case: dict[str, Any] = {

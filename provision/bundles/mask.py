@@ -37,7 +37,10 @@ _SERIAL = re.compile(r"(serial(?:[ _-]?(?:number|no\.?))?[\"']?\s{0,4}[:=]\s{0,4
 
 
 class Mask:
-    """own: {"hosts", "users", "addresses", "serials"}: what names this host. The same word becomes the same word everywhere."""
+    """own: {"hosts", "users", "addresses", "serials", "containers", "images"}: what names this host.
+
+    The same word becomes the same word everywhere. Of an image its registry and path are masked, with every tag.
+    """
 
     def __init__(self, own: Mapping[str, Iterable[str]], packages: Iterable[str] = ()) -> None:
         self._made: dict[tuple[str, str], str] = {}
@@ -50,6 +53,13 @@ class Mask:
             words |= {host: f"{self._new('host', label)}.example" if domain else self._new("host", label)}
             words |= {label: self._new("host", label)} | ({domain: "example"} if domain else {})
         words |= {name: self._new("user", name) for name in own.get("users", ())}
+        words |= {name: self._new("container", name) for name in own.get("containers", ())}
+        images = {re.sub(r"@sha256:.*|:[^/:]*$", "", image) for image in own.get("images", ())}
+        words |= {
+            image: self._new("image", image)
+            for image in images
+            if "/" in image and not _public(image.split("/")[0].lower())
+        }
         words |= {name: self._new("serial", name) for name in own.get("serials", ()) if _is_serial(name)}
         addresses = {word.lower() for word in own.get("addresses", ()) if not _EVERYBODYS.match(word)}
         self._words = {

@@ -73,7 +73,17 @@ def told(data, tmp_path, pack=bytes):
     return document, host, [finding.code for finding in brokenhosts.flat(host.findings)]
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def _zstd(data):
+    """A frame of raw blocks (RFC 8878, 3.1.1): needs no program, and reads as any other."""
+    blocks = [data[at : at + (1 << 17)] for at in range(0, len(data), 1 << 17)]
+    rows = [
+        ((len(block) << 3) | (number == len(blocks))).to_bytes(3, "little") + block
+        for number, block in enumerate(blocks, 1)
+    ]
+    return b"\x28\xb5\x2f\xfd" + b"\x00\x38" + b"".join(rows)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress, _zstd])
 def test_a_report_of_a_host_that_works_has_no_finding_and_says_what_it_lacks(pack, tmp_path):
     document, host, codes = told(report(files=[VERSION]), tmp_path, pack)
     assert list(document.hosts) == ["gpu01"] and document.exit_code == 0
@@ -196,7 +206,7 @@ def test_nothing_of_a_bundle_is_written_outside_its_folder(tmp_path):
     [
         (b"some log of dmesg\n", "neither"),
         (gzip.compress(b"x" * 100, mtime=0)[:-9], ""),
-        (b"\x28\xb5\x2f\xfdxx", "zstd"),
+        (b"\x28\xb5\x2f\xfdxx", "zstd -d FILE first"),
         (b"", "neither"),
     ],
 )

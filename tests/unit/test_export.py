@@ -114,6 +114,27 @@ def test_a_case_is_a_row_of_the_tables(tmp_path):
     assert [finding.code for finding in found.errors] == [finding.code for finding in here.errors] != []
 
 
+def test_containers_and_their_images_are_named_by_numbers(tmp_path):
+    hosts, cases = brokenhosts.load("diagnose_boot")
+    answer = exported(next(case for case in cases if case.get("errors") and "tree" in case), hosts, tmp_path / "host")
+    answer["facts"]["containers"]["running"] = [
+        {
+            "id": "deadbeef0077",
+            "runtime": "docker",
+            "gpu": True,
+            "name": "moonshot-train",
+            "image": "registry.hangar.test:5000/moonshot/llm:7",
+        }
+    ]
+    answer["files"]["/etc/cron.d/pull"] = {
+        "text": "* * * * * root docker pull registry.hangar.test:5000/moonshot/llm:8 && docker restart moonshot-train\n",
+        "mtime": 0,
+    }
+    text = exported_case.make(answer, {}, {"hosts": ["falcon77"], "users": []}).decode("utf-8", "replace")
+    assert "container1" in text and "image1" in text
+    assert not [word for word in ("deadbeef0077", "moonshot", "hangar") if word in text]
+
+
 NAMES = st.from_regex(r"[a-z]{3,8}[0-9]{2}", fullmatch=True)
 ADDRESSES = st.ip_addresses().filter(lambda a: not (a.is_loopback or a.is_unspecified)).map(str)
 
