@@ -153,7 +153,7 @@ def _bundle(host: HostFolder, kind: str) -> Bundle:
     if "systemctl" in host.answers:
         said.add("trouble.boot.failed_units")
     quotes = set(facts.trouble.boot.log) if facts.trouble else set()
-    quotes |= {row.make_error for row in facts.trouble.boot.dkms if row.make_error} if facts.trouble else set()
+    quotes |= {row.said for row in facts.trouble.boot.dkms if row.make_error} if facts.trouble else set()
     # A file of the owner's or a log is a witness; that a folder of modules is there is none.
     for top in ("etc", "var"):
         quotes |= {

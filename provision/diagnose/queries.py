@@ -46,7 +46,7 @@ def again(case: Case, names: Sequence[str], then: str = "") -> Repair:
     """By hand, where files of packages are gone that dpkg has as installed: a plan compares versions and finds nothing to do."""
     packages = " ".join(f"{name}={case.facts.packages[name].version}" for name in names)
     return manual(
-        f"by hand, because dpkg has {some(names, 2)} as installed, at the wanted version: apt-get install --reinstall {packages}"
+        f"by hand, because dpkg has what is gone as installed: apt-get install --reinstall {packages}"
         + (f", then {then}" if then else "")
     )
 

@@ -70,6 +70,11 @@ class DkmsTree(Answer):
     # its decisive line
     make_error: Line | None = None
 
+    @property
+    def said(self) -> str:
+        """The decisive line without the folder that the log lies in."""
+        return (self.make_error or "").removeprefix((self.make_log or "").removesuffix("make.log") or "\0")
+
 
 class XorgDevice(Answer):
     """A Device or OutputClass section of X's configuration."""

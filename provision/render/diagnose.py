@@ -87,7 +87,7 @@ def _finding(finding: Cause, indent: int, verbosity: int) -> Iterable[Renderable
         if number and _alternative(finding, number) and not verbosity:
             break
         rows.append(("repair" if not number else "or" if _alternative(finding, number) else "then", repair.words))
-    if finding.reboot:
+    if finding.reboot and (verbosity or all(repair.action != "reboot" for repair in finding.repairs)):
         rows.append(("reboot", "yes, it ends with one"))
     if finding.prevent and verbosity:
         rows.append(("prevent", finding.prevent))

@@ -159,7 +159,7 @@ def _build_failed(case: Case) -> Iterator[Found]:
         channel: Any = queries.installed(case).channel or "cuda"
         known = case.catalog.known_bad("driver", tree.version, ubuntu=_ubuntu(case), channel=channel, kernel=kernel)
         too_new = bool(known) or (limit is not None and _series(kernel) > _series(limit))
-        evidence = [f"{tree.make_log}: {tree.make_error}", *_dkms_text(case)]
+        evidence = [f"{tree.make_log}: {tree.said}", *_dkms_text(case)]
         evidence += [
             f"known: {row.symptom} ({', '.join(row.versions)}): {row.fix or 'no fix known'}" for row in known[:2]
         ]
@@ -195,10 +195,7 @@ def _other_module(case: Case) -> Iterator[Found]:
             continue
         yield Found(
             f"{tree.name} {tree.version}, a module that is not the driver's, does not compile for kernel {tree.make_kernel}",
-            [
-                f"{tree.make_log}: {tree.make_error}",
-                *(f"dpkg: {problem}" for problem in case.facts.package_problems[:4]),
-            ],
+            [f"{tree.make_log}: {tree.said}", *(f"dpkg: {problem}" for problem in case.facts.package_problems[:4])],
             queries.manual(
                 f"by hand, because {tree.name} is not ours: install a version of it that builds on {tree.make_kernel}, or remove "
                 f"its package (dpkg -S {tree.source} names it); then dpkg --configure -a"
@@ -215,8 +212,8 @@ def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool
     if compiler and compiler.missing:
         package = re.sub(r"^(?:x86_64|aarch64)-linux-gnu-", "", compiler.kernel)
         return queries.manual(f"apt-get install {package}, the compiler that built the kernel, then dkms autoinstall")
-    stay = f", or boot {others[0]}, which has a module, and stay there" if others else ""
-    text = ("take a newer driver that builds on it" if too_new else "take a newer driver of the branch") + stay
+    stay = f", or stay on {others[0]}, which has a module" if others else ""
+    text = ("take a newer driver for it" if too_new else "take a newer driver of the branch") + stay
     if str(case.values.get("nvidia_driver_branch", "recommended")) != "recommended" or case.values.get(
         "nvidia_driver_version"
     ):

@@ -116,8 +116,7 @@ def _repairs(case: Case, unsigned: bool) -> tuple[Repair, ...]:
         )
     enroll = queries.manual(
         f"enroll the key: mokutil --import {case.facts.secure_boot.mok_key or '/var/lib/shim-signed/mok/MOK.der'}, reboot, and "
-        "confirm at the machine's console (no program can do that); or switch Secure Boot off in the "
-        "firmware, which is your decision"
+        "confirm at the machine's console; or switch Secure Boot off in the firmware: your decision"
     )
     if build == "dkms" or channel in ("cuda", "ppa"):
         return (enroll,)
