@@ -662,6 +662,8 @@ class ToolkitConfig(Answer):
     config: Path | None = None
     # auto, legacy, cdi, jit-cdi, csv
     mode: Name | None = None
+    # folder of the driver that it names, and that is not there
+    root_gone: Path | None = None
     no_cgroups: bool = False
     program: bool = False
     ctk: bool = False

@@ -90,6 +90,15 @@ class Compiler(Answer):
 
     kernel: Line
     missing: bool = False
+    # gcc-11: what /usr/bin/gcc leads to
+    used: Line | None = None
+
+    @property
+    def other(self) -> str | None:
+        """The kernel's compiler as gcc-13, where gcc leads to another one that is named by its number too."""
+        own = self.kernel[self.kernel.find("gcc") :]
+        used = (self.used or "")[(self.used or "").find("gcc") :]
+        return own if "-" in own and "-" in used and own != used else None
 
 
 class KernelLine(Answer):

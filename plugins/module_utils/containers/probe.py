@@ -303,8 +303,10 @@ def read_toolkit(tree):
     def word(section, key):
         return found.get(section, {}).get(key, "").split("#")[0].strip().strip("\"'")
 
+    root = word(("nvidia-container-cli",), "root")
     return {
         "config": TOOLKIT_CONFIG if text is not None else None,
+        "root_gone": root if root.startswith("/") and not tree.is_dir(root) else None,
         "mode": word(("nvidia-container-runtime",), "mode") or None,
         "no_cgroups": word(("nvidia-container-cli",), "no-cgroups") == "true",
         "program": tree.exists("/usr/bin/nvidia-container-runtime"),

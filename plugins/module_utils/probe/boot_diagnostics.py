@@ -387,14 +387,16 @@ def decisive_error(text):
 
 
 def read_compiler(tree):
-    """{"kernel": compiler that built the running kernel, "missing": it is not on the disk}; None: not known."""
+    """{"kernel": compiler that built the running kernel, "missing": it is not on the disk, "used": what gcc leads to}; or None."""
     match = re.search(
         r"\b((?:x86_64-linux-gnu-|aarch64-linux-gnu-)?gcc(?:-[0-9]+)?)\b", tree.read("/proc/version") or ""
     )
     if not match:
         return None
     name = match.group(1)
-    return {"kernel": name, "missing": not any(tree.exists(f + "/" + name) for f in ("/usr/bin", "/usr/local/bin"))}
+    missing = not any(tree.exists(f + "/" + name) for f in ("/usr/bin", "/usr/local/bin"))
+    used = tree.resolve("/usr/bin/gcc") if tree.exists("/usr/bin/gcc") else None
+    return {"kernel": name, "missing": missing, "used": used.rsplit("/", 1)[-1] if used else None}
 
 
 # --- boot ----------------------------------------------------------------------------------------------------

@@ -312,7 +312,28 @@ def _cdi(case: Case) -> Iterator[Found]:
     said = verdict(case, containers_checks.cdi)
     level = level_of(said)
     if level and "stale" in said.message:
-        yield Found(said.message, said.evidence, queries.manual(said.way_out), level=level)
+        yield Found(said.message, said.evidence, _mend(case, said.way_out), level=level)
+
+
+@rule("containers.toolkit_config")
+def _toolkit_config(case: Case) -> Iterator[Found]:
+    found = case.facts.containers
+    config = found.toolkit.config
+    if config and found.toolkit.root_gone:
+        yield Found(
+            f"{config} looks for the driver in {found.toolkit.root_gone}, which is not there",
+            [f"{config}: [nvidia-container-cli] root = {found.toolkit.root_gone}"],
+            queries.manual(f"take root out of {config}, where the driver is this host's own; running containers go on"),
+        )
+    elif config and found.toolkit.mode == "cdi" and not found.cdi:
+        yield Found(
+            f"{config} asks for CDI, and there is no CDI specification of the cards",
+            [
+                f'{config}: [nvidia-container-runtime] mode = "cdi"',
+                "/etc/cdi, /var/run/cdi: no specification of nvidia.com/gpu",
+            ],
+            queries.manual('nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; or mode = "auto"'),
+        )
 
 
 @rule("containers.small_shm")

@@ -168,6 +168,8 @@ def _build_failed(case: Case) -> Iterator[Found]:
         compiler = queries.boot(case).compiler
         if compiler and compiler.missing:
             evidence.append(f"/proc/version: the kernel was built by {compiler.kernel}, which is not installed")
+        elif compiler and compiler.other:
+            evidence.append(f"the kernel was built by {compiler.other}, and /usr/bin/gcc leads to {compiler.used}")
         evidence += queries.package_text(
             case, [n for n, p in case.facts.packages.items() if p.broken and driver_names.is_driver_package(n)]
         )
@@ -212,6 +214,11 @@ def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool
     if compiler and compiler.missing:
         package = re.sub(r"^(?:x86_64|aarch64)-linux-gnu-", "", compiler.kernel)
         return queries.manual(f"apt-get install {package}, the compiler that built the kernel, then dkms autoinstall")
+    if compiler and compiler.other:
+        return queries.manual(
+            f"lead gcc to the kernel's compiler: update-alternatives --set gcc /usr/bin/{compiler.other} (it leads to "
+            f"{compiler.used}), then dkms autoinstall"
+        )
     stay = f", or stay on {others[0]}, which has a module" if others else ""
     text = ("take a newer driver for it" if too_new else "take a newer driver of the branch") + stay
     if str(case.values.get("nvidia_driver_branch", "recommended")) != "recommended" or case.values.get(
