@@ -182,7 +182,7 @@ def test_progress_in_a_pipe_is_a_line_an_event():
 
 
 COMMANDS = (
-    "catalog init scan envs plan apply verify diagnose explain rescue offline drift locked history mirror report error "
+    "catalog init scan envs plan apply verify diagnose dossier explain rescue offline drift locked history mirror report error "
     "compat"
 )
 
