@@ -10,8 +10,8 @@ module: driver_boot
 short_description: Make the driver come up, now and at every boot
 version_added: "0.1.0"
 description:
-  - Writes small files of ours (modprobe.d, systemd drop-ins), rebuilds the initramfs of every kernel when asked, has units
-    started at every boot, and, where no reboot is to come, loads the nvidia module and starts the units.
+  - Writes small files of ours (modprobe.d, modules-load.d, systemd drop-ins), rebuilds the initramfs of every kernel when
+    asked, has units started at every boot, and, where no reboot is to come, loads the modules and starts the units.
   - One module for all of it, so that a host is asked once. What is as it should be is left alone.
 options:
   build:
@@ -39,6 +39,11 @@ options:
         counts.
     type: bool
     default: false
+  modules:
+    description: Modules of the kernel that units need, loaded before them.
+    type: list
+    elements: str
+    default: []
   units:
     description: Units that must run.
     type: list
@@ -111,6 +116,9 @@ class DriverBoot(object):
             self.command(["systemctl", "daemon-reload"], None)
         if params["start"]:
             self.load()
+            for name in params["modules"]:
+                if not os.path.isdir("/sys/module/" + name):
+                    self.command(["modprobe", name], "loaded " + name)
             for unit in params["units"] if systemd else []:
                 self.start(unit)
         self.module.exit_json(changed=bool(self.done), done=self.done, diff=self.diff)
@@ -192,6 +200,8 @@ class DriverBoot(object):
             return (
                 "the newest make.log below /var/lib/dkms/nvidia has the compiler's words; kernel and driver may not fit"
             )
+        if argv[0] == "modprobe" and argv[1] != "nvidia":
+            return "apt-get install linux-modules-extra-%s, where it is not there" % os.uname()[2]
         if argv[0] == "modprobe":
             return "dmesg | grep -e NVRM -e nvidia says why; provision verify names what is missing"
         if argv[0] == "systemctl":
@@ -219,6 +229,7 @@ def main():
                     },
                 },
                 "initramfs": {"type": "bool", "default": False},
+                "modules": {"type": "list", "elements": "str", "default": []},
                 "units": {"type": "list", "elements": "str", "default": []},
                 "restart": {"type": "list", "elements": "str", "default": []},
                 "start": {"type": "bool", "default": True},

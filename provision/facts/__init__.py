@@ -728,6 +728,8 @@ class Facts(Answer):
     # PCI slots
     nvswitches: list[PciSlot] = Field(default_factory=list)
     nvlink5_switch: bool = False
+    # of mlx5_ib and ib_umad, through which such switches are reached: those that are loaded
+    infiniband_modules: list[Name] = Field(default_factory=list)
     module: Module = Module()
     kernels: Kernels = Kernels()
     # NVIDIA, CUDA, kernel and toolkit names only

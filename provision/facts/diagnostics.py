@@ -166,7 +166,6 @@ class BootDiagnostics(Answer):
     # PCI functions of NVIDIA's network cards, what of them is an InfiniBand device, and those of its modules that are loaded
     network_cards: list[PciSlot] = Field(default_factory=list)
     infiniband: list[Name] = Field(default_factory=list)
-    infiniband_modules: list[Name] = Field(default_factory=list)
     # modprobe could load it into the running kernel; None: its folder of modules is not there
     infiniband_on_disk: bool | None = None
     compiler: Compiler | None = None

@@ -250,3 +250,18 @@ def test_nvidias_repository_from_590_on_pins_first(fleet):
     host.run("apt-get update -qq")
     simulated = host.run("apt-get -s dist-upgrade").stdout.splitlines()
     assert not [line for line in simulated if line.startswith("Inst") and "nvidia" in line]
+
+
+def test_a_board_with_nvlink5_switches(fleet):
+    command = fleet({"name": "gpu01", "gpus": ["B200 x2"], "nvlink5": True, "nouveau": False})
+    host = command.lab.host("gpu01")
+    planned = command.run("plan", "-v", rc=2).stdout
+    assert "/etc/modules-load.d/gpu-provision.conf: ib_umad" in planned
+    command.run("apply", "--yes")
+    assert host.run("cat /etc/modules-load.d/gpu-provision.conf").stdout.endswith("\nib_umad\n")
+    assert {"nvlsm", "nvidia-fabricmanager-580"} <= set(driver_packages(host)) & holds(host), driver_packages(host)
+    assert "service.fabric_manager" in command.run("verify", "-v").stdout
+    assert "as wanted" in command.run("plan").stdout
+    assert "fabric." not in command.run("diagnose").stdout
+    host.run("rmmod ib_umad")
+    assert "ib_umad is not loaded" in command.run("verify", rc=3).stdout

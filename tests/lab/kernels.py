@@ -87,7 +87,10 @@ def _kernel(release: Release, kernel: Kernel) -> list[Package]:
         package(
             f"linux-modules-extra-{name}",
             f"linux-image-{name}",
-            {f"{tree}/kernel/drivers/gpu/drm/nouveau/nouveau.ko": File(driver_files.nouveau(name))},
+            {
+                f"{tree}/kernel/drivers/gpu/drm/nouveau/nouveau.ko": File(driver_files.nouveau(name)),
+                f"{tree}/kernel/drivers/infiniband/core/ib_umad.ko": File(driver_files.ib_umad(name)),
+            },
             {"postinst": depmod},
         ),
         package(common, "", {f"/usr/src/{common}/Makefile": "# simulated\n"}, {}, "all"),

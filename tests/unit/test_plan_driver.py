@@ -49,6 +49,9 @@ def facts_of(case):
         facts["packages"]["nvidia-fabricmanager-580"] = {"version": version, "status": "hi"}
     if "sources" in spec:
         facts["apt"]["sources"] = spec.pop("sources")
+    if spec.pop("fabric_runs", False):
+        facts["services"]["nvidia-fabricmanager"] = {"present": True, "enabled": True, "running": True}
+    facts["nvlink5_switch"] = spec.pop("nvlink5", False)
     facts["host"]["systemd"] = spec.pop("systemd", True)
     facts["smi"] = spec.pop("smi", {})
     facts["package_problems"] = spec.pop("problems", [])
@@ -81,7 +84,7 @@ def test_plan(case):
         assert reboot.blocked_by == expect.pop("blocked_by")
     if "warning" in expect:
         assert expect.pop("warning") in [issue.code for issue in decision.warnings]
-    for field in ("start", "initramfs", "units"):
+    for field in ("start", "initramfs", "units", "modules"):
         if field in expect:
             assert spec["boot"][field] == expect.pop(field), field
     if "transaction" in expect:

@@ -126,7 +126,6 @@ def read(tree, facts, run=None):
             if tree.word("/sys/bus/pci/devices/%s/vendor" % slot) == "0x15b3"
         ][:64],
         "infiniband": tree.names("/sys/class/infiniband")[:64],
-        "infiniband_modules": [name for name in ("mlx5_ib", "ib_umad") if tree.exists("/sys/module/" + name)],
         "infiniband_on_disk": read_infiniband_on_disk(tree, (facts.get("kernels") or {}).get("running") or "-"),
         "compiler": read_compiler(tree),
         "card_off": read_card_off(tree),

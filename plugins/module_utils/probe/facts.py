@@ -110,6 +110,7 @@ OWN_FILES = (
     ("/etc/apt/keyrings", r"gpu-provision"),
     ("/etc/apt/apt.conf.d", r".*gpu-provision"),
     ("/etc/modprobe.d", r"gpu-provision"),
+    ("/etc/modules-load.d", r"gpu-provision"),
     ("/etc/systemd/system/nvidia-persistenced.service.d", r"gpu-provision"),
     ("/etc/profile.d", r"gpu-provision-.*\.(?:sh|csh)$"),
     ("/etc/csh/cshrc.d", r"gpu-provision-.*\.csh$"),
@@ -216,6 +217,7 @@ def _collect(tree, conda_prefixes):
         "gpus": gpus,
         "nvswitches": switches,
         "nvlink5_switch": part("nvlink5_switch", read_nvlink5, gpus),
+        "infiniband_modules": [name for name in ("mlx5_ib", "ib_umad") if tree.exists("/sys/module/" + name)],
         "module": {
             "loaded": part("module", read_loaded),
             "nouveau_loaded": _is_loaded(tree, "nouveau"),

@@ -98,7 +98,7 @@ def _unseen(case: Case) -> Iterator[Found]:
     failed = "nvidia-fabricmanager.service" in (diagnostics.failed_units or ())
     if not diagnostics.network_cards and (not failed or case.facts.host.virtual):
         return
-    missing = [name for name in ("mlx5_ib", "ib_umad") if name not in diagnostics.infiniband_modules]
+    missing = [name for name in ("mlx5_ib", "ib_umad") if name not in case.facts.infiniband_modules]
     if not missing and diagnostics.infiniband:
         return
     running = case.facts.kernels.running

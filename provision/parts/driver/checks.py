@@ -380,6 +380,17 @@ def fabric_manager(facts: Facts, expect: Expect) -> Check:
             [*evidence, f"driver {loaded.version}"],
             "they must be equal to the last digit: provision apply aligns them",
         )
+    nvlsm = facts.packages.get("nvlsm")
+    if facts.nvlink5_switch and want.manage and not (nvlsm and nvlsm.installed):
+        return failed(
+            "nvlsm is not installed", evidence, "NVLink 5 switches need it; nvidia_driver_channel: cuda has it"
+        )
+    if facts.nvlink5_switch and "ib_umad" not in facts.infiniband_modules:
+        return failed(
+            "ib_umad is not loaded",
+            evidence,
+            "fabric manager reaches NVLink 5 switches through it: provision apply loads it, now and at every boot",
+        )
     if not running and not switches and not facts.nvlink5_switch:
         return passed("installed; there is no NVSwitch that it could manage", evidence)
     if not running:

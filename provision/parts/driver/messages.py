@@ -186,6 +186,14 @@ class DriverMessages:
             hint="",
         )
 
+    def no_nvlsm(self, channel: str) -> Issue:
+        return Issue(
+            code="driver.nvlsm_missing",
+            message=f"{CHANNELS[channel]} does not have nvlsm",
+            because=["fabric manager needs it on boards with an NVLink 5 switch"],
+            hint="nvidia_driver_channel: cuda has it" if channel == "ubuntu" else "",
+        )
+
     def version_not_available(
         self, where: str, series: str, module: str, candidates: list[Candidate], good: list[Candidate]
     ) -> Issue:

@@ -48,6 +48,13 @@ StopWhenUnneeded=false
 ExecStart=
 ExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --persistence-mode --verbose
 """
+FABRIC_PATH = "/etc/modules-load.d/gpu-provision.conf"
+# Source: Fabric Manager user guide, HGX B200 and B300; nothing else loads it (docs: catalog traps, fabric manager).
+FABRIC_MODULE = "ib_umad"
+FABRIC_TEXT = f"""\
+# written by gpu-provision: fabric manager reaches the NVLink 5 switches through it
+{FABRIC_MODULE}
+"""
 # Ended repositories of NVIDIA; their content moved to the CUDA repository (source: catalog/data/repositories.yml).
 LEGACY_NVIDIA_PATH = "/compute/machine-learning/repos/"
 LEGACY_URIS = [f".*{LEGACY_NVIDIA_PATH}"]
@@ -71,6 +78,7 @@ def plan_driver(
             "build": [],
             "files": [],
             "initramfs": False,
+            "modules": [],
             "units": [],
             "restart": [],
             "start": True,
@@ -394,9 +402,15 @@ def _services(config: DriverConfig, facts: Facts, target: Target, spec: dict[str
     # Without a switch it ends as soon as it starts: installed where it is asked for, started where it has work.
     switch = bool(facts.nvswitches) or facts.nvlink5_switch
     fabric = "nvidia-fabricmanager"
-    if wants_fabric(config, facts) and switch and not (target.installed and _runs_at_every_boot(facts, fabric)):
-        units.append(fabric)
-        because.append("NVSwitch is there")
+    if wants_fabric(config, facts) and switch:
+        lacks = facts.nvlink5_switch and facts.own_files.get(FABRIC_PATH) != apt_files.sha256(FABRIC_TEXT)
+        if lacks or not (target.installed and _runs_at_every_boot(facts, fabric)):
+            units.append(fabric)
+            because.append("NVSwitch is there")
+        if lacks:
+            details.append(f"write {FABRIC_PATH}: {FABRIC_MODULE}, from every boot on")
+            spec["boot"]["files"].append({"path": FABRIC_PATH, "content": FABRIC_TEXT})
+            spec["boot"]["modules"] = [FABRIC_MODULE]
     if units:
         spec["boot"]["units"] = units
         title = f"start {' and '.join(units)}, now and at every boot"

@@ -327,6 +327,9 @@ class Resolver:
             choices = [choice for choice in choices if choice.fabric]
             if not choices:
                 return self.messages.no_fabric_manager(channel, available, branch, series, good[0].upstream)
+            first = self.config.channel == "auto" and channel == "ubuntu" and self.out.installed.channel != channel
+            if first and self.facts.nvlink5_switch and not available.versions("nvlsm"):
+                return self.messages.no_nvlsm(channel)
         refused: list[Issue] = []
         for choice in choices:
             issue = self.packages.build(choice, channel, available, series, flavour)
@@ -363,12 +366,7 @@ class Resolver:
             if available.versions("nvlsm"):
                 packages["nvlsm"] = available.versions("nvlsm")[0].version
             else:
-                self.out.warn(
-                    "driver.nvlsm_missing",
-                    f"{CHANNELS[channel]} does not have nvlsm",
-                    ["fabric manager needs it on boards with an NVLink 5 switch"],
-                    "nvidia_driver_channel: cuda has it",
-                )
+                self.out.warnings.append(self.messages.no_nvlsm(channel))
         self.out.target = Target(
             channel=channel,
             series=series,

@@ -48,13 +48,23 @@ def module(name, version, flavour, kernel, signed_by=None):
 
 def nouveau(kernel):
     """Bytes of nouveau.ko of a kernel, signed by the distribution."""
+    alias = ("alias", "pci:v000010DEd*sv*sd*bc03sc*i*")
+    return _of_kernel(kernel, "nouveau", "nVidia Riva/TNT/GeForce/Quadro/Tesla/Tegra K1+", alias)
+
+
+def ib_umad(kernel):
+    """Bytes of ib_umad.ko of a kernel; without the modules that the real one needs."""
+    return _of_kernel(kernel, "ib_umad", "InfiniBand userspace MAD packet access")
+
+
+def _of_kernel(kernel, name, description, *more):
     info = [
         ("license", "GPL and additional rights"),
-        ("description", "nVidia Riva/TNT/GeForce/Quadro/Tesla/Tegra K1+"),
-        ("alias", "pci:v000010DEd*sv*sd*bc03sc*i*"),
+        ("description", description),
+        *more,
         ("depends", ""),
         ("intree", "Y"),
-        ("name", "nouveau"),
+        ("name", name),
         ("vermagic", "%s SMP preempt mod_unload modversions " % kernel),
     ]
     return kofile.build(info, CANONICAL, serial=0x5F2A)
