@@ -259,7 +259,8 @@ def test_a_board_with_nvlink5_switches(fleet):
     assert "/etc/modules-load.d/gpu-provision.conf: ib_umad" in planned
     command.run("apply", "--yes")
     assert host.run("cat /etc/modules-load.d/gpu-provision.conf").stdout.endswith("\nib_umad\n")
-    assert {"nvlsm", "nvidia-fabricmanager-580"} <= set(driver_packages(host)) & holds(host), driver_packages(host)
+    held = set(driver_packages(host)) & holds(host)
+    assert "nvlsm" in held and any(name.startswith("nvidia-fabricmanager") for name in held), held
     assert "service.fabric_manager" in command.run("verify", "-v").stdout
     assert "as wanted" in command.run("plan").stdout
     assert "fabric." not in command.run("diagnose").stdout
