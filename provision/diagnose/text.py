@@ -25,6 +25,9 @@ _OURS = re.compile(
     r"\bnvidia(?:-current|-open|-srv|-[0-9]+)?(?:-open)?(?:/[0-9]|\([0-9]+\)|\.ko)|\bnvidia-(?:dkms|kernel)"
     r"|\bmodule:? nvidia(?![\w-])|\bnvidia\S*/\S+\.[cho]\b"
 )
+# apt's two closing lines: the installed packages are broken, or only what was asked for cannot be met.
+_SET_BROKEN, _REQUEST_UNMET = "unmet dependencies. try", "unable to correct problems, you have held broken packages"
+_HOLDS = re.compile(r"on hold|held packages|kept back|apt-mark|package not in .*database")
 # characters of an error that are enough to know it by
 _LEAST = 18
 # characters of a log that are looked at, from its end
@@ -105,7 +108,20 @@ def matches(text: str) -> list[Match]:
     if any(match.page.code == "kernel.other_module" for match in found) and not _OURS.search(given.lower):
         # dkms says of every module that its build failed
         found = [match for match in found if match.page.code != "kernel.build_failed"]
+    denied = _denied(given.lower, {match.page.code for match in found})
+    found = [match for match in found if match.page.code not in denied]
     return _ordered([known for match in found if (known := _judged(match, given))])
+
+
+def _denied(text: str, codes: set[str]) -> set[str]:
+    """Codes that apt's closing line denies, of a text that lists unmet dependencies: holds, unless it shows one too."""
+    broken = _SET_BROKEN in text
+    # A driver's own family has pages that say more.
+    of_driver = codes & {"driver.mixed_versions", "apt.mixed_origins"}
+    if "depends:" not in text or not broken and (_REQUEST_UNMET not in text or of_driver):
+        return set()
+    holds = set() if _HOLDS.search(text) else {"holds.block_change", "holds.not_installed"}
+    return holds if broken else {"dpkg.unmet", *holds}
 
 
 def _judged(match: Match, given: _Text) -> Match | None:
@@ -136,7 +152,7 @@ def _judged(match: Match, given: _Text) -> Match | None:
 def _ordered(found: Sequence[Match]) -> list[Match]:
     """By what the pages say of each other, never by length alone: a summary is often the longest line of a text.
 
-    A page that is a symptom of another one comes behind it, where another line of the text names that one.
+    A page that is a symptom of another one comes behind it, where another line of the text names that one; a note behind errors.
     """
     left = sorted(found, key=lambda match: (match.page.messenger, -match.length, pages.area_rank(match.page.code)))
     ordered: list[Match] = []
@@ -148,7 +164,12 @@ def _ordered(found: Sequence[Match]) -> list[Match]:
 
 
 def _explains(cause: Match, match: Match) -> bool:
-    return cause.page.code in match.page.symptom_of and cause.line not in match.line and match.line not in cause.line
+    behind = match.page.level == "note" and cause.page.level == "error"
+    return (
+        (behind or cause.page.code in match.page.symptom_of)
+        and cause.line not in match.line
+        and match.line not in cause.line
+    )
 
 
 def traps(text: str, catalog: Catalog) -> list[tuple[Trap, str]]:

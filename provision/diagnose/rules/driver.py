@@ -401,9 +401,27 @@ def _blacklisting(case: Case) -> list[str]:
     return rows + ([f"kernel command line: {match.group(0)}"] if match else [])
 
 
+def _display_kept_out(case: Case) -> list[str]:
+    """What keeps nvidia_drm from being loaded, with file and line: a desktop draws through it."""
+    rows = [
+        row.place
+        for row in queries.boot(case).modprobe
+        if (match := _BLOCKS.match(row.text)) and {"-drm", "_drm"} & set(match.groups())
+    ]
+    match = re.search(r"\S*blacklist=(?:\S*,)?nvidia[_-]drm(?:,\S*)?(?=\s|$)", queries.boot(case).cmdline)
+    return rows + ([f"kernel command line: {match.group(0)}"] if match else [])
+
+
 @rule("driver.blacklisted")
 def _blacklisted(case: Case) -> Iterator[Found]:
     rows = _blacklisting(case)
+    if not rows and case.facts.desktop and queries.own_gpus(case) and (kept := _display_kept_out(case)):
+        yield Found(
+            "nvidia_drm is kept out, and this host has a desktop",
+            kept,
+            queries.manual("nothing, where the desktop draws on another card; otherwise take the line out"),
+            level="note",
+        )
     if not rows or not queries.own_gpus(case) or not queries.has_driver(case) or queries.in_container(case):
         return
     files = sorted({row.file for row in _blocking_lines(case)})
@@ -489,11 +507,34 @@ def _service_fails(case: Case) -> Iterator[Found]:
         for unit in units
         for line in (f"{unit}.service: failed ({_SERVICES[unit]})", *queries.boot(case).unit_log.get(unit, [])[-4:])
     ]
+    # A unit that came to its start limit takes the .path that starts it along.
+    names = [name for name in (f"{units[0]}.path", f"{units[0]}.service") if name in failed]
     yield Found(
         f"{queries.some([f'{unit}.service' for unit in units], 3)} failed, and the driver works",
         evidence,
-        queries.manual(f"systemctl restart {units[0]}; where it fails again: journalctl -b -u {units[0]}"),
+        queries.manual(
+            f"systemctl reset-failed {' '.join(names)} && systemctl start {' '.join(names)}; where it fails again: "
+            f"journalctl -b -u {units[0]}"
+        ),
     )
+
+
+@rule("driver.smi_not_found")
+def _smi_not_found(case: Case) -> Iterator[Found]:
+    """nvidia-headless does not depend on nvidia-utils."""
+    packages = queries.installed(case).packages
+    smi = case.facts.smi
+    if smi.path or smi.ran or not case.facts.module.loaded or not queries.own_gpus(case) or queries.in_container(case):
+        return
+    for name, version in packages.items():
+        tools = name.replace("libnvidia-compute-", "nvidia-utils-")
+        if name != tools and tools not in packages:
+            yield Found(
+                "nvidia-smi is not there, and the driver is",
+                [queries.loaded_text(case), f"{name} {version}", f"{tools}: not installed"],
+                queries.manual(f"apt-get install {tools}={version}, as the rest of the driver is"),
+                level="warning",
+            )
 
 
 @rule("driver.unheld")

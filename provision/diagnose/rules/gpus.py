@@ -163,6 +163,17 @@ def _branch_wrong(case: Case) -> Iterator[Found]:
     )
 
 
+def _right(case: Case, cards: Sequence[Gpu], version: str, flavour: str | None) -> bool:
+    """Whether the catalog has nothing against this driver on these cards, and its firmware is there."""
+    found = [queries.catalog_gpu(case, gpu) for gpu in cards]
+    outside = {gpu.slot for gpu, _ in _outside(case, _branch(case, version) or 0)}
+    return (
+        not outside & {gpu.slot for gpu in cards}
+        and not any(flavour and gpu.modules and flavour not in gpu.modules for gpu in found)
+        and not queries.log_lines(case, _NO_GSP)
+    )
+
+
 @rule("gpus.gsp_firmware")
 def _gsp_firmware(case: Case) -> Iterator[Found]:
     version, flavour = queries.driver_now(case)
@@ -293,11 +304,12 @@ def _init_failed(case: Case) -> Iterator[Found]:
         + [f"{queries.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in ill]
         + _evidence(case)
     )
-    evidence.append(
-        f"branch and flavour are right for it ({version} {flavour or ''}): installing again changes nothing".replace(
-            " )", ")"
+    if version and _right(case, ill, version, flavour):
+        evidence.append(
+            f"branch and flavour are right for it ({version} {flavour or ''}): installing again changes nothing".replace(
+                " )", ")"
+            )
         )
-    )
     text = "in the BIOS switch 'Above 4G Decoding' and 'Resizable BAR' on; then power-cycle, reseat, and try the card elsewhere"
     if not bars:
         text = "power-cycle; look at power, seating, the BIOS ('Above 4G Decoding', 'Resizable BAR'), and at a newer driver"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
 from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
@@ -163,6 +163,7 @@ def _build_failed(case: Case) -> Iterator[Found]:
         evidence += [
             f"known: {row.symptom} ({', '.join(row.versions)}): {row.fix or 'no fix known'}" for row in known[:2]
         ]
+        evidence += [f"{name} is installed: apt takes no other" for name in _pins(case)]
         if limit and too_new:
             evidence.append(f"branch {driver_names.branch(tree.version)} builds up to kernel {limit}")
         compiler = queries.boot(case).compiler
@@ -197,7 +198,14 @@ def _other_module(case: Case) -> Iterator[Found]:
             continue
         yield Found(
             f"{tree.name} {tree.version}, a module that is not the driver's, does not compile for kernel {tree.make_kernel}",
-            [f"{tree.make_log}: {tree.said}", *(f"dpkg: {problem}" for problem in case.facts.package_problems[:4])],
+            [
+                f"{tree.make_log}: {tree.said}",
+                *(f"dpkg: {problem}" for problem in case.facts.package_problems[:4]),
+                *(
+                    f"the driver itself is well there: {queries.module_text(module)}"
+                    for module in queries.modules_of(case, tree.make_kernel or "")[:1]
+                ),
+            ],
             queries.manual(
                 f"by hand, because {tree.name} is not ours: install a version of it that builds on {tree.make_kernel}, or remove "
                 f"its package (dpkg -S {tree.source} names it); then dpkg --configure -a"
@@ -220,7 +228,17 @@ def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool
             f"{compiler.used}), then dkms autoinstall"
         )
     stay = f", or stay on {others[0]}, which has a module" if others else ""
-    text = ("take a newer driver for it" if too_new else "take a newer driver of the branch") + stay
+    branch = case.catalog.find_branch(tree.version)
+    ended = bool(branch and branch.ended and deb_version.compare(tree.version, branch.last_version) >= 0)
+    text = ("take a newer driver for it" if too_new or ended else "take a newer driver of the branch") + stay
+    if branch and ended and _pins(case):
+        fitting = case.catalog.branches_for(queries.catalog_gpu(case, gpu) for gpu in queries.own_gpus(case))
+        later = [row.number for row in case.catalog.branches if row.ended is False and row.number > branch.number]
+        following = next((f"branch {number}" for number in later if number in fitting), "another branch")
+        return queries.manual(
+            f"take {following}, since {branch.number} has ended and gets no newer driver{stay}: nvidia_driver_branch in the "
+            "inventory, then provision apply"
+        )
     if str(case.values.get("nvidia_driver_branch", "recommended")) != "recommended" or case.values.get(
         "nvidia_driver_version"
     ):
@@ -228,6 +246,12 @@ def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool
     found = queries.realign(text)
     found.args["values"] = {"nvidia_driver_update": True}
     return found
+
+
+def _pins(case: Case) -> list[str]:
+    """NVIDIA's packages that pin the driver to a branch or to a version."""
+    packages = case.facts.packages
+    return [name for name in packages if name.startswith("nvidia-driver-pinning-") and packages[name].installed]
 
 
 def _finish(case: Case) -> tuple[Repair, ...]:
