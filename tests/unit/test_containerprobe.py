@@ -140,3 +140,18 @@ def test_a_daemon_that_is_asked_and_does_not_answer_is_noted(tmp_path, monkeypat
     tree = Live("/")
     assert containers_probe._ask(tree, Flags) is None
     assert tree.unreadable == [str(socket_path)]
+
+
+@pytest.mark.parametrize(
+    ("program", "refused"), [("/usr/bin/nvidia-container-runtime", False), ("/usr/bin/crun", True)]
+)
+def test_a_runtime_by_its_type_is_read_as_its_program_and_never_given_a_path(tmp_path, program, refused):
+    entry = {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": program}}
+    files = {
+        "/usr/bin/dockerd": "",
+        program: "",
+        "/etc/docker/daemon.json": json.dumps({"runtimes": {"nvidia": entry}}),
+    }
+    file = read(trees.build(tmp_path / "host", {"files": files}))["docker"]["file"]
+    assert file["value"]["runtimes"] == {"nvidia": {"path": program}}
+    assert ("runtimes" in file["refused"]) is refused

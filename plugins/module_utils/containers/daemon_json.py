@@ -205,6 +205,10 @@ def merge(document, desired, exists=None):
     check_types(document)
     changes = wanted(desired, document.value, exists)
     for path, value in changes:
+        if path == ("runtimes", RUNTIME, "path") and document.value["runtimes"][RUNTIME].get("runtimeType"):
+            message = "runtimes.%s has a runtimeType, and what it runs is not %s" % (RUNTIME, RUNTIME_PROGRAM)
+            hint = 'name it there: "options": {"BinaryName": "/usr/bin/%s"}, or take the entry out' % RUNTIME_PROGRAM
+            raise _error(document.text, document.place(path[:2]), message, hint)
         document = document.set(path, value)
     check_types(document)
     return document, [".".join(path) for path, _ in changes]
@@ -219,6 +223,11 @@ def check_types(document):
             _check_type(document, (name, below), value[below], inside)
             if name == "runtimes" and value[below]:
                 _check_type(document, (name, below, "path"), value[below].get("path"), "string")
+                other = [key for key in ("runtimeType", "options") if value[below].get(key)]
+                if value[below].get("path") and other:
+                    message = "runtimes.%s has path and %s; dockerd takes one form of the two" % (below, other[0])
+                    hint = "take one of them out by hand: dockerd would not start with both"
+                    raise _error(document.text, document.place((name, below)), message, hint)
         if name in ("exec-opts", "hosts", "registry-mirrors", "insecure-registries", "dns"):
             for item in value or ():
                 _check_type(document, (name,), item, "string", "an item of ")
@@ -237,10 +246,19 @@ def _kind(value):
     return next((name for types, name in kinds if isinstance(value, types)), "null")
 
 
+def program_of(entry):
+    """The program of an entry of runtimes, by path or, of a runtimeType, by its BinaryName; None where it says none."""
+    if not isinstance(entry, dict):
+        return None
+    options = entry.get("options")
+    by_type = options.get("BinaryName") if isinstance(options, dict) else None
+    program = by_type if entry.get("runtimeType") else entry.get("path")
+    return program if isinstance(program, str) else None
+
+
 def _is_registered(runtimes, exists):
-    entry = runtimes.get(RUNTIME) if isinstance(runtimes, dict) else None
-    path = entry.get("path") if isinstance(entry, dict) else None
-    if not isinstance(path, str):
+    path = program_of(runtimes.get(RUNTIME)) if isinstance(runtimes, dict) else None
+    if path is None:
         return False
     if path == RUNTIME_PROGRAM:
         return True

@@ -202,6 +202,10 @@ def read_file(tree, path):
             document.set(place, trial)
         except daemon_json.DaemonJsonError as error:
             row["refused"][key] = _error(error)
+    try:
+        daemon_json.merge(document, {"runtime": True}, tree.exists)
+    except daemon_json.DaemonJsonError as error:
+        row["refused"].setdefault("runtimes", _error(error))
     entry = (row["value"].get("runtimes") or {}).get(daemon_json.RUNTIME) or {}
     program = entry.get("path") or ""
     row["runtime_exists"] = not program.startswith("/") or tree.exists(program)
@@ -209,12 +213,10 @@ def read_file(tree, path):
 
 
 def _bounded(key, value):
-    """The part of a key that is compared: of runtimes their paths, no arguments."""
+    """The part of a key that is compared: of runtimes their programs as paths, no arguments."""
     if key == "runtimes" and isinstance(value, dict):
-        return {
-            name: {"path": row.get("path")} if isinstance(row, dict) and row.get("path") else {}
-            for name, row in list(value.items())[:_MOST_ENTRIES]
-        }
+        programs = {name: daemon_json.program_of(row) for name, row in list(value.items())[:_MOST_ENTRIES]}
+        return {name: {"path": program} if program else {} for name, program in programs.items()}
     if key == "features" and isinstance(value, dict):
         return dict(list(value.items())[:_MOST_ENTRIES])
     return value
