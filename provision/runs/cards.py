@@ -31,7 +31,6 @@ NAME = "gpu.trend"
 _MOST_SAMPLES, _MOST_ERRORS, _MOST_TRIED = 60, 200, 100
 # A host may say what it likes: no more cards than fit into one, and no more files than a large fleet has.
 _MOST_OF_HOST, _MOST_FILES = 32, 50_000
-_MOST_BYTES = 1 << 20
 # A card that lost so much is told; this project's judgement. Where a card's own figures spread wider, they are the measure.
 LOST = 0.05
 _SPREAD = 3.0

@@ -186,7 +186,7 @@ def _loader_blind(case: Case) -> Iterator[Found]:
 def _loader_dead(case: Case) -> Iterator[Found]:
     if rows := library_checks.loader_gone(case.facts):
         yield Found(
-            f"{rows[0].file} line {rows[0].line} leads the loader to {rows[0].text}, which is gone",
+            library_checks.gone_text(rows),
             [row.place for row in rows],
             queries.manual(f"take the line out of {rows[0].file} (or install again what it was for), then ldconfig"),
         )

@@ -11,7 +11,7 @@ from provision.diagnose.candidates import moved_text
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
 from provision.facts.diagnostics import ConfLine
-from provision.parts.driver.installed import RIVALS, stale_holds, stray_libraries, unheld
+from provision.parts.driver.installed import RIVALS, stale_holds, stray_libraries, strays_text, unheld
 from provision.parts.driver.removed import removed_driver
 
 _HOLDERS = (
@@ -157,7 +157,7 @@ def _libraries_differ(case: Case) -> Iterator[Found]:
     """What the loader finds is not of the packages' version, and no second installer explains it."""
     if strays := stray_libraries(case.facts):
         yield Found(
-            f"{', '.join(library.path for library in strays)}: not the driver's, and found before it",
+            strays_text(strays),
             queries.library_text(case),
             queries.manual("take that file away, or its folder out of /etc/ld.so.conf.d, and run ldconfig"),
         )

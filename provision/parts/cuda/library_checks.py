@@ -251,6 +251,11 @@ def loader_gone(facts: Facts) -> list[ConfLine]:
     return [row for row in facts.cuda.loader_gone if "gpu-provision" not in row.file]
 
 
+def gone_text(rows: Sequence[ConfLine]) -> str:
+    """What is wrong with such lines, for verify and diagnose alike."""
+    return f"{rows[0].file} line {rows[0].line} leads the loader to {rows[0].text}, which is gone"
+
+
 @check("cuda.libraries")
 def libraries(facts: Facts, expect: Expect) -> Check:
     """Of libraries that are there more than once the loader takes the right one; no name lies about its version."""
@@ -306,7 +311,7 @@ def libraries(facts: Facts, expect: Expect) -> Check:
         )
     if gone := loader_gone(facts):
         return warned(
-            f"{gone[0].file} line {gone[0].line} leads the loader to {gone[0].text}, which is gone",
+            gone_text(gone),
             [row.place for row in gone] + evidence,
             f"take the line out of {gone[0].file}, then ldconfig",
         )

@@ -22,6 +22,7 @@ from provision.parts.driver.installed import (
     own_gpus,
     stale_holds,
     stray_libraries,
+    strays_text,
     unheld,
     where_to_look,
 )
@@ -111,7 +112,7 @@ def versions_agree(facts: Facts, expect: Expect) -> Check:
         )
     if strays := stray_libraries(facts):
         return failed(
-            f"{', '.join(library.path for library in strays)}: not the driver's, and found before it",
+            strays_text(strays),
             evidence,
             "take the file away, or its folder out of /etc/ld.so.conf.d, then run ldconfig",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,6 +174,11 @@ def stray_libraries(facts: Facts) -> list[Library]:
     """
     strays = [library for library in facts.libraries if not library.version]
     return strays if len(strays) < len(facts.libraries) else []
+
+
+def strays_text(strays: Sequence[Library]) -> str:
+    """What is wrong with such libraries, for verify and diagnose alike."""
+    return f"{', '.join(library.path for library in strays)}: not the driver's, and found before it"
 
 
 def next_boot_problems(facts: Facts, version: str | None = None) -> list[str]:
