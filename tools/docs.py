@@ -12,7 +12,7 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -78,10 +78,11 @@ def _bad_verdicts(function: Callable[..., Any]) -> Iterator[tuple[str, str, tupl
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         statuses = [_STATUS[name] for name in _names(node.func, tree) if name in _STATUS]
-        for message in _texts(node.args[0], tree) if statuses else ():
-            yield " or ".join(statuses), message, tuple(_texts(node.args[2], tree))
+        known = function.__globals__
+        for message in _texts(node.args[0], tree, known) if statuses else ():
+            yield " or ".join(statuses), message, tuple(_texts(node.args[2], tree, known))
         # What several checks say alike stands in a function of its own.
-        helper = function.__globals__.get(node.func.id)
+        helper = known.get(node.func.id)
         if node.func.id.startswith("_") and helper and inspect.get_annotations(helper).get("return") == "Check":
             yield from _bad_verdicts(helper)
 
@@ -108,29 +109,39 @@ def _assigned(name: ast.Name, tree: ast.AST) -> Iterator[ast.expr]:
             yield from (value for own, value in pairs if isinstance(own, ast.Name) and own.id == name.id)
 
 
-def _texts(node: ast.expr, tree: ast.AST) -> list[str]:
-    """Return the texts that an expression can have; what is put into them becomes …"""
+def _texts(node: ast.expr, tree: ast.AST, known: Mapping[str, Any]) -> list[str]:
+    """Return the texts that an expression can have, with `known` beside it; what is put into them becomes …"""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     if isinstance(node, ast.JoinedStr):
         return ["".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)]
     if isinstance(node, ast.IfExp):
-        return [*_texts(node.body, tree), *_texts(node.orelse, tree)]
+        return [*_texts(node.body, tree, known), *_texts(node.orelse, tree, known)]
     # problems[0]: the sentences that next_boot_problems() can return
     if isinstance(node, ast.Subscript):
         return list(_problems())
     if isinstance(node, ast.Name):
-        return [text for value in _assigned(node, tree) for text in _texts(value, tree)]
+        return [text for value in _assigned(node, tree) for text in _texts(value, tree, known)]
+    # a sentence that diagnose says too stands in a function of its own
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and inspect.isfunction(known.get(node.func.id)):
+        return list(_returned(known[node.func.id]))
     return []
 
 
+def _returned(function: Callable[..., Any]) -> Iterator[str]:
+    tree = _tree(function)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Return) and node.value is not None:
+            yield from _texts(node.value, tree, function.__globals__)
+
+
 def _problems() -> Iterator[str]:
-    tree = _tree(next_boot_problems)
+    tree, known = _tree(next_boot_problems), next_boot_problems.__globals__
     for node in ast.walk(tree):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.List):
-            yield from (text for element in node.value.elts for text in _texts(element, tree))
+            yield from (text for element in node.value.elts for text in _texts(element, tree, known))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
-            yield from _texts(node.args[0], tree)
+            yield from _texts(node.args[0], tree, known)
 
 
 def _tree(check: Callable[..., Any]) -> ast.AST:
