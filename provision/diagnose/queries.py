@@ -44,7 +44,9 @@ def manual(words: str) -> Repair:
 
 def again(case: Case, names: Sequence[str], then: str = "") -> Repair:
     """By hand, where files of packages are gone that dpkg has as installed: a plan compares versions and finds nothing to do."""
-    packages = " ".join(f"{name}={case.facts.packages[name].version}" for name in names)
+    known = case.facts.packages
+    # dpkg's owner of a file is not always among the packages that the probe lists
+    packages = " ".join(f"{name}={known[name].version}" if name in known else name for name in names)
     return manual(
         f"by hand, because dpkg has what is gone as installed: apt-get install --reinstall {packages}"
         + (f", then {then}" if then else "")

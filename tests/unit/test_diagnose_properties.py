@@ -1,6 +1,6 @@
 """diagnose on any facts: it never raises, loses nothing, and keeps the order that the rules ask for."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from provision.catalog import load_catalog
@@ -265,7 +265,18 @@ VALUES = st.fixed_dictionaries(
 CATALOG = load_catalog()
 
 
+# dpkg names an owner of a library that is none of the packages the probe lists
+FOREIGN_OWNER = {
+    "host": {"container": None, "systemd": False},
+    "packages": {"nvidia-dkms-580-open": {"version": "580.126.20-0ubuntu1", "status": "ii"}},
+    "libraries": [
+        {"soname": "libcuda.so.1", "path": "/usr/lib/x", "version": "580.105.08", "package": "libnvidia-compute-580"}
+    ],
+}
+
+
 @given(FACTS, VALUES)
+@example(FOREIGN_OWNER, {})
 def test_it_never_raises_and_says_why_and_what_to_do(facts, values):
     found = diagnose(Facts.of_host(facts), values, CATALOG)
     known = pages.codes()

@@ -230,20 +230,31 @@ def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool
     stay = f", or stay on {others[0]}, which has a module" if others else ""
     branch = case.catalog.find_branch(tree.version)
     ended = bool(branch and branch.ended and deb_version.compare(tree.version, branch.last_version) >= 0)
-    text = ("take a newer driver for it" if too_new or ended else "take a newer driver of the branch") + stay
-    if branch and ended and _pins(case):
-        fitting = case.catalog.branches_for(queries.catalog_gpu(case, gpu) for gpu in queries.own_gpus(case))
-        later = [row.number for row in case.catalog.branches if row.ended is False and row.number > branch.number]
-        following = next((f"branch {number}" for number in later if number in fitting), "another branch")
+    named = str(case.values.get("nvidia_driver_branch", "recommended")) != "recommended" or bool(
+        case.values.get("nvidia_driver_version")
+    )
+    fitting = case.catalog.branches_for(queries.catalog_gpu(case, gpu) for gpu in queries.own_gpus(case))
+    # Old cards have none: what is left to them is a build that Ubuntu patched.
+    later = [
+        row.number
+        for row in case.catalog.branches
+        if branch and ended and row.ended is False and row.number > branch.number and row.number in fitting
+    ]
+    if branch and later and (named or _pins(case)):
         return queries.manual(
-            f"take {following}, since {branch.number} has ended and gets no newer driver{stay}: nvidia_driver_branch in the "
+            f"take branch {later[0]}, since {branch.number} has ended{stay}: nvidia_driver_branch in the "
             "inventory, then provision apply"
         )
-    if str(case.values.get("nvidia_driver_branch", "recommended")) != "recommended" or case.values.get(
-        "nvidia_driver_version"
-    ):
+    if branch and later:
+        return _update(f"move on from {branch.number}, which has ended{stay}")
+    text = ("take a newer driver for it" if too_new or ended else "take a newer driver of the branch") + stay
+    if named:
         return queries.manual(f"{text}: the inventory names this driver (nvidia_driver_branch, nvidia_driver_version)")
-    found = queries.realign(text)
+    return _update(text)
+
+
+def _update(words: str) -> Repair:
+    found = queries.realign(words)
     found.args["values"] = {"nvidia_driver_update": True}
     return found
 
