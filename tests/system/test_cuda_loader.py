@@ -12,9 +12,9 @@ from provision.parts.cuda.files import wanted_files
 from tests.system.cuda_machine import DEFAULT, EVERYTHING, TOOLKITS, Machine, need
 
 # Everything in /etc with mode, owner and hash; the loader's cache holds times.
-# Without the accounts: tests beside this one add users to the machine whose /etc shines through.
-TREE = r"""cd /etc && find . \( -path ./ld.so.cache -o -regex '\./\(passwd\|group\|g?shadow\|sub[ug]id\)-?' \
-    -o -name .pwd.lock \) -prune -o -printf '%p %m %U:%G %l ' \
+# Without the accounts and their locks: tests beside this one add users to the machine whose /etc shines through.
+TREE = r"""cd /etc && find . -ignore_readdir_race \( -path ./ld.so.cache -o -name .pwd.lock \
+    -o -regex '\./\(passwd\|group\|g?shadow\|sub[ug]id\)\([-+.].*\)?' \) -prune -o -printf '%p %m %U:%G %l ' \
     \( -type f -exec sha256sum {} \; -o -printf '\n' \)"""
 
 
