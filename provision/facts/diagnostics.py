@@ -158,6 +158,8 @@ class BootDiagnostics(Answer):
     mig_layout: list[Path] = Field(default_factory=list)
     # slots that the driver lists
     driver_gpus: list[PciSlot] = Field(default_factory=list)
+    # device nodes of the cards that only root can open -> mode: /dev/nvidia0 -> 0600
+    closed_nodes: dict[Path, Name] = Field(default_factory=dict)
     # None: not known
     failed_units: list[UnitName] | None = None
     unit_log: dict[UnitName, list[Line]] = Field(default_factory=dict)

@@ -1,5 +1,6 @@
 """What only diagnose reads of kernel, DKMS, X and services: pure parts by table, files in a tree, programs that hang."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,25 @@ def test_the_host_program_adds_to_the_probes_facts(tmp_path):
     facts = probe_diagnostics.main({"root": str(trees.build(tmp_path, {"running": "6.8.0-45-generic"}))})
     assert facts["kernels"]["running"] == "6.8.0-45-generic"
     assert set(facts["trouble"]) == {"boot", "apt", "user"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "group", "closed"),
+    [
+        (0o20666, 0, None),
+        (0o20660, 44, None),
+        (0o20660, 0, "0660"),
+        (0o20644, 0, "0644"),
+        (0o20600, 44, "0600"),
+        (0o20640, 44, "0640"),
+        # a recorded host's own file
+        (0o100600, 0, None),
+    ],
+)
+def test_nodes_that_only_root_can_open(mode, group, closed):
+    class Tree:
+        def stat(self, path):
+            return os.stat_result((mode, 1, 1, 1, 0, group, 0, 0, 0, 0))
+
+    found = boot_diagnostics.read_closed_nodes(Tree(), ["/dev/nvidia0", "/dev/nvidia-caps", "/dev/nvidia-modeset"])
+    assert found == ({"/dev/nvidia0": closed} if closed else {})

@@ -10,6 +10,7 @@ failed units; each is given up after seconds. Standard library only, Python 3.8 
 from __future__ import annotations
 
 import re
+import stat
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import kernel_errors, kmod
@@ -116,6 +117,7 @@ def read(tree, facts, run=None):
             if tree.exists(path)
         ],
         "driver_gpus": tree.names("/proc/driver/nvidia/gpus"),
+        "closed_nodes": read_closed_nodes(tree, facts.get("devices") or ()),
         "failed_units": failed,
         "unit_log": read_unit_log(tree, failed, ask),
         "persistenced_options": read_unit_options(tree, "nvidia-persistenced"),
@@ -496,6 +498,19 @@ def read_cron(tree):
 # --- services ------------------------------------------------------------------------------------------------
 
 
+def read_closed_nodes(tree, devices):
+    """{device node of the cards: its mode in octal} where neither everybody nor a group of people may open it."""
+    found = {}
+    for path in devices:
+        node = tree.stat(path) if re.match(r"^/dev/nvidia(?:[0-9]+|ctl|-uvm)$", path) else None
+        # On a recorded host they are files of ours.
+        if node is None or not stat.S_ISCHR(node.st_mode):
+            continue
+        if node.st_mode & 0o006 != 0o006 and not (node.st_gid and node.st_mode & 0o060 == 0o060):
+            found[path] = "%04o" % stat.S_IMODE(node.st_mode)
+    return found
+
+
 def read_failed_units(tree, facts, ask):
     """Names of systemd units that failed; None where that is not known."""
     if not facts["host"]["systemd"]:
@@ -510,8 +525,10 @@ def read_failed_units(tree, facts, ask):
 def read_unit_log(tree, failed, ask):
     """{unit: its last lines} of GPU services that failed: the journal, else syslog."""
     found, syslog = {}, None
+    # what starts a service (.path, .timer) can fail alone
+    lost = None if failed is None else {name.rpartition(".")[0] for name in failed}
     for unit in _UNITS:
-        if failed is not None and unit + ".service" not in failed:
+        if lost is not None and unit not in lost:
             continue
         answer = None
         if failed:

@@ -499,22 +499,27 @@ _SERVICES = {
 def _service_fails(case: Case) -> Iterator[Found]:
     """Where nvidia-smi works: what needs the driver fails with it, and says nothing new."""
     failed = queries.boot(case).failed_units or ()
-    units = [unit for unit in _SERVICES if f"{unit}.service" in failed]
-    if not units or not queries.own_gpus(case) or not queries.smi_works(case):
+    # A .path or a .timer that failed alone starts its service no more.
+    lost = {
+        unit: names for unit in _SERVICES if (names := [name for name in failed if name.rpartition(".")[0] == unit])
+    }
+    if not lost or not queries.own_gpus(case) or not queries.smi_works(case):
         return
     evidence = [
         line
-        for unit in units
-        for line in (f"{unit}.service: failed ({_SERVICES[unit]})", *queries.boot(case).unit_log.get(unit, [])[-4:])
+        for unit, names in lost.items()
+        for line in (
+            *(f"{name}: failed ({_SERVICES[unit]})" for name in names),
+            *queries.boot(case).unit_log.get(unit, [])[-4:],
+        )
     ]
-    # A unit that came to its start limit takes the .path that starts it along.
-    names = [name for name in (f"{units[0]}.path", f"{units[0]}.service") if name in failed]
+    unit, names = next(iter(lost.items()))
     yield Found(
-        f"{queries.some([f'{unit}.service' for unit in units], 3)} failed, and the driver works",
+        f"{queries.some([name for names in lost.values() for name in names], 3)} failed, and the driver works",
         evidence,
         queries.manual(
             f"systemctl reset-failed {' '.join(names)} && systemctl start {' '.join(names)}; where it fails again: "
-            f"journalctl -b -u {units[0]}"
+            f"journalctl -b -u {unit}"
         ),
     )
 

@@ -480,3 +480,21 @@ def _nodes(case: Case) -> Iterator[Found]:
             "nvidia-modprobe -c 0 -u (as root) makes them; nvidia-persistenced at every boot keeps them"
         ),
     )
+
+
+@rule("gpus.nodes_closed")
+def _nodes_closed(case: Case) -> Iterator[Found]:
+    """A group of people that has the nodes is somebody's decision; nodes of root's alone are a mode that went wrong."""
+    closed = queries.boot(case).closed_nodes
+    if not closed or queries.in_container(case):
+        return
+    rows = [row for row in queries.boot(case).modprobe if "NVreg_DeviceFile" in row.text]
+    where = f"NVreg_DeviceFile… in {rows[0].file}" if rows else "the udev rule (grep -r nvidia /etc/udev/rules.d)"
+    yield Found(
+        f"only root can open the cards: {queries.some(list(closed), 3)}",
+        [*(f"{node}: mode {mode}" for node, mode in closed.items()), *(row.place for row in rows)],
+        queries.manual(
+            f"take out {where}, or give the nodes to a group of people; until the next boot: chmod 0666 {' '.join(closed)}"
+        ),
+        level="warning",
+    )
