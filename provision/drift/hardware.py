@@ -1,17 +1,20 @@
-"""Cards against what the lock saw of them: missing, new, exchanged, narrower or slower on the bus, another MIG mode. Pure."""
+"""Cards and memory against what the lock saw of them: missing, new, exchanged, narrower or slower on the bus, elsewhere. Pure."""
 
 from __future__ import annotations
 
 from provision.drift.item import Item
 from provision.facts import Facts, Gpu, SmiGpu
-from provision.lock.make import short
+from provision.lock.make import gib, short
 from provision.lock.model import HostLock, LockedGpu
 
 
 def against_hardware(facts: Facts, lock: HostLock | None) -> list[Item]:
     """Items of a host's cards. A host that the lock does not name has nothing to be compared with but itself."""
     items = _lost_in_the_driver(facts)
-    if lock is None or not lock.listed or not lock.host.gpus:
+    if lock is None or not lock.listed:
+        return items
+    items += _memory(lock.host.memory, gib(facts))
+    if not lock.host.gpus:
         return items
     now = {short(gpu.slot): gpu for gpu in facts.gpus}
     before = {short(gpu.slot): gpu for gpu in lock.host.gpus}
@@ -49,6 +52,18 @@ def _item(code: str, what: str, expected: str, found: str, hint: str) -> Item:
     return Item(code=f"hardware.{code}", what=what, expected=expected, found=found, against="hardware", hint=hint)
 
 
+# One of 32 modules is 3.1 %; what the kernel keeps for itself moves by less.
+_LOST_SHARE = 0.03
+
+
+def _memory(before: int | None, now: int | None) -> list[Item]:
+    """Memory that is gone: a module that failed or sits loose. More of it than before is nobody's fault."""
+    if not before or now is None or now > before * (1 - _LOST_SHARE):
+        return []
+    hint = "dmidecode -t memory, ipmitool sel list and dmesg | grep -i -e edac -e mce name the module; or a crashkernel= that grew"
+    return [_item("memory", "memory", f"{before} GiB", f"{now} GiB", hint)]
+
+
 def _uuid(card: LockedGpu) -> str:
     return f" {card.uuid}" if card.uuid else ""
 
@@ -71,6 +86,9 @@ def _of_card(card: LockedGpu, gpu: Gpu, seen: SmiGpu | None, busy: bool) -> list
                 "nvidia-smi -mig sets it; or provision lock --update",
             )
         )
+    if card.numa is not None and gpu.numa_node is not None and card.numa != gpu.numa_node:
+        hint = "look at the BIOS (NUMA nodes per socket, a processor that is missing) and at the slot; pinned jobs use the old node"
+        items.append(_item("numa", f"NUMA node of card {card.slot}", str(card.numa), str(gpu.numa_node), hint))
     link = gpu.pcie
     if link and link.width and card.width and link.width < card.width:
         items.append(

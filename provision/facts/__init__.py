@@ -58,6 +58,8 @@ class HostInfo(Answer):
     boot_id: Hash | None = None
     machine_id: Hash | None = None
     uptime_s: float | None = None
+    # MiB that the kernel has, MemTotal of /proc/meminfo
+    memory: Number | None = None
     python: Version | None = None
     # of the Python that read the host
     python_path: Program | None = None

@@ -115,6 +115,7 @@ def _of_hosts(before: Lock, new: Lock, moved: set[str]) -> list[Change]:
             ("group", one.group if one else None, other.group if other else None),
             ("kernel", _kernel(one), _kernel(other)),
             ("cards", _cards(one), _cards(other)),
+            ("memory", _memory(one), _memory(other)),
         ):
             if what == "group" and now not in before.groups:
                 # reported with the group
@@ -142,6 +143,10 @@ def _kernel_packages(name: str, group: str, one: LockedHost, other: LockedHost) 
 
 def _kernel(host: LockedHost | None) -> str | None:
     return host.kernel.release if host and host.kernel else None
+
+
+def _memory(host: LockedHost | None) -> str | None:
+    return f"{host.memory} GiB" if host and host.memory else None
 
 
 def _cards(host: LockedHost | None) -> str | None:

@@ -82,6 +82,7 @@ def entry(seen: Seen, catalog: Catalog) -> Entry:
     locked = LockedHost(
         group="",
         driver=facts.module.loaded.version if facts.module.loaded and not driver else None,
+        memory=gib(facts),
         kernel=_kernel(facts),
         gpus=[_gpu(gpu, facts, catalog) for gpu in facts.gpus],
         sources=sorted({source.file for source in facts.apt.sources if source.enabled}),
@@ -127,7 +128,14 @@ def _gpu(gpu: Gpu, facts: Facts, catalog: Catalog) -> LockedGpu:
         width=gpu.pcie.width if gpu.pcie else None,
         speed=gpu.pcie.speed if gpu.pcie else None,
         mig=seen.mig if seen else None,
+        numa=gpu.numa_node,
     )
+
+
+def gib(facts: Facts) -> int | None:
+    """Memory of a machine in GiB; a container shows that of the machine which carries it."""
+    memory = None if facts.host.container else facts.host.memory
+    return None if memory is None else round(memory / 1024)
 
 
 def short(slot: str) -> str:

@@ -127,16 +127,18 @@ class LockedGpu(Locked):
     width: int | None = None
     speed: float | None = None
     mig: str | None = None
+    numa: int | None = None
 
 
 class LockedHost(Locked):
     """What a host has of its own. environments: conda environments -> digest over all packages in them.
 
-    driver: the loaded driver, of hosts whose driver is not ours to manage (an image's, a runfile's).
+    driver: the loaded driver, of hosts whose driver is not ours to manage (an image's, a runfile's). memory: GiB, rounded.
     """
 
     group: str
     driver: str | None = None
+    memory: int | None = None
     kernel: LockedKernel | None = None
     gpus: list[LockedGpu] = Field(default_factory=list)
     # files of apt's sources; None: not looked at

@@ -283,6 +283,7 @@ def read_host(tree, arch):
         if equals:
             release[name.strip()] = value.strip().strip("\"'")
     uptime = (tree.word("/proc/uptime") or "").split()
+    memory = re.search(r"^MemTotal:\s+([0-9]{1,15}) kB$", tree.read("/proc/meminfo", 4096) or "", re.M)
     container = _container(tree)
     return {
         "hostname": tree.word("/proc/sys/kernel/hostname") or tree.word("/etc/hostname") or "",
@@ -296,6 +297,7 @@ def read_host(tree, arch):
         "boot_id": tree.word("/proc/sys/kernel/random/boot_id"),
         "machine_id": tree.word("/etc/machine-id"),
         "uptime_s": decimal(uptime[0]) if uptime else None,
+        "memory": int(memory.group(1)) // 1024 if memory else None,
         "python": sys.version.split()[0] if tree.live else None,
         "python_path": (sys.executable or None) if tree.live else None,
         "is_root": os.geteuid() == 0,
