@@ -27,6 +27,7 @@ from provision.rollout.loop import HookResult, Outcome
 from provision.rollout.state import Process, Store
 from provision.runs import engine, left_behind
 from provision.runs.fleet import Fleet, Talk
+from provision.runs.following import following
 
 _PLAYBOOK = ROOT / "playbooks/site.yml"
 
@@ -143,19 +144,21 @@ class Actions:
         folder, plan_file = self._folder(wave, plans)
         self.talk.begin(f"{title}checking (nothing is changed)" if self.check else f"{title}applying", names)
         try:
-            result = engine.run_playbook(
-                _PLAYBOOK,
-                self.fleet.inventory,
-                names,
-                {"gpu_provision_plan_file": str(plan_file), "gpu_provision_run": self.store.state.run},
-                folder,
-                lambda event: show_event(self.talk, event),
-                forks=self.fleet.forks,
-                check=self.check,
-                verbosity=self.verbosity,
-                pythons={name: plans[name].spec.get("python", {}) for name in names},
-                on_start=self._started,
-            )
+            sizes = {name: plan.download_bytes for name, plan in plans.items()}
+            with following(self.fleet, self.talk, lambda event: show_event(self.talk, event), sizes) as on_event:
+                result = engine.run_playbook(
+                    _PLAYBOOK,
+                    self.fleet.inventory,
+                    names,
+                    {"gpu_provision_plan_file": str(plan_file), "gpu_provision_run": self.store.state.run},
+                    folder,
+                    on_event,
+                    forks=self.fleet.forks,
+                    check=self.check,
+                    verbosity=self.verbosity,
+                    pythons={name: plans[name].spec.get("python", {}) for name in names},
+                    on_start=self._started,
+                )
         finally:
             self.talk.end()
         with self.store.change() as state:
@@ -206,7 +209,7 @@ class Titled:
     """A Talk with another title."""
 
     def __init__(self, talk: Talk, title: str) -> None:
-        self._talk, self._title = talk, title
+        self._talk, self._title, self.live = talk, title, talk.live
 
     def begin(self, title: str, hosts: Sequence[str]) -> None:
         self._talk.begin(self._title, hosts)

@@ -37,6 +37,7 @@ from provision.runs import engine, history, left_behind
 from provision.runs.cards import Tried
 from provision.runs.engine import Event, HostOutcome
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all, release
+from provision.runs.following import following
 from provision.runs.run_lock import HostLocks, folder_of
 from provision.runs.run_lock import left_behind as left_lock
 
@@ -317,14 +318,17 @@ class _Run:
         assert self.locks is not None  # noqa: S101 - _locked
         self.talk.begin("rescuing", names)
         try:
-            with self.locks.kept():
+            with (
+                self.locks.kept(),
+                following(self.fleet, self.talk, lambda event: self._event(event, answers)) as on_event,
+            ):
                 result = engine.run_playbook(
                     _PLAYBOOK,
                     self.fleet.inventory,
                     names,
                     {"gpu_provision_rescue_file": str(folder / "rescue.json"), "gpu_provision_run": self.run_dir.name},
                     folder,
-                    lambda event: self._event(event, answers),
+                    on_event,
                     forks=self.fleet.forks,
                     verbosity=self.options.verbosity,
                     pythons=self._pythons(names),

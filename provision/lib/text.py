@@ -290,3 +290,12 @@ _KINDS = {
 def natural(text: str) -> list[tuple[int, int, str]]:
     """Sort key of names as people count: gpu2 before gpu10."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", text) if part]
+
+
+def size(count: int) -> str:
+    """Return bytes as people say them: 310 MB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            value = count / factor
+            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    return f"{count} B"

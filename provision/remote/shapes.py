@@ -71,6 +71,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "conda.size": {"": {...: ({"total": int, "own": int}, None)}},
     "run.hook": {"": {"rc": (int, None), "output": str, "timed_out": bool}},
     "apt.settle": {"": {"settled": bool}},
+    "apt.progress": {"": {"line": _TEXT}},
     "run.tasks": {"": {"running": _LINES}},
     "apt.query": {
         "offer": {"workdir": str, "packages": {...: [_CANDIDATE]}, "errors?": (_LINES, None)},

@@ -33,6 +33,7 @@ class Progress:
         self._started = 0.0
         self._timer: threading.Timer | None = None
         self._turn, self._late = threading.Lock(), False
+        self.live = console.is_terminal and not silent
 
     def begin(self, title: str, hosts: Sequence[str]) -> None:
         self._title, self._started = title, time.monotonic()
@@ -53,6 +54,12 @@ class Progress:
     def host(self, name: str, text: str, *, state: str = "running") -> None:
         shown = format_task(clean(text))
         with self._turn:
+            before = self._hosts.get(name, ("", "", 0.0))
+            if state == "step":
+                # The seconds beside it are those of the whole task; one that has ended meanwhile stays ended.
+                if before[0] == "running":
+                    self._hosts[name] = ("running", shown, before[2])
+                return
             self._hosts[name] = (state, shown, time.monotonic())
             late = self._late and state in ("ok", "unread")
         if late and not self._silent:
@@ -131,7 +138,7 @@ class Progress:
         rows = sorted(self._hosts.items(), key=lambda item: order.get(item[1][0], 1))
         room = max(3, min(self._ROWS, self._console.height - 3))
         for name, (state, text, since) in rows[:room]:
-            shown = text if state in ("ok", "waiting") else f"{now - since:3.0f} s  {text}"
+            shown = f"{now - since:3.0f} s  {text}" if state in ("running", "changed") else text
             table.add_row(Text(name, style="bold"), Text(shown, style=_STYLES.get(state, "")))
         rest = len(rows) - room
         more = Text(f"... and {rest} more", style="dim") if rest > 0 else Text("")

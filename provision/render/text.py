@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from provision.errors import Issue
 from provision.lib.clean import clean as clean
+from provision.lib.text import size as size
 
 T = TypeVar("T")
 
@@ -70,15 +71,6 @@ STATUS_TEXTS = {
 def format_task(text: str) -> str:
     """Return the name of a task, or a message that begins with one, without Ansible's ``role : ``."""
     return _ROLE.sub("", text)
-
-
-def size(count: int) -> str:
-    """Return bytes as people say them: 310 MB."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            value = count / factor
-            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
-    return f"{count} B"
 
 
 def plural(count: int, noun: str) -> str:

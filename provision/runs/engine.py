@@ -525,7 +525,7 @@ class _State:
         if "restart_required" in event:
             outcome.restart_required = event["restart_required"]
         if kind == "ok":
-            outcome.reached = outcome.reached or event["changed"] or _short(event) in _ON_HOST
+            outcome.reached = outcome.reached or event["changed"] or module_of(event) in _ON_HOST
             outcome.status = "ok" if outcome.status == "not_started" else outcome.status
             if event["changed"]:
                 outcome.changed.append(event["task"])
@@ -534,7 +534,7 @@ class _State:
             self._failed(event, outcome)
 
     def _failed(self, event: Event, outcome: HostOutcome) -> None:
-        text, action = str(event.get("message") or ""), _short(event)
+        text, action = str(event.get("message") or ""), module_of(event)
         early = _NOT_BEGUN.search(text) is not None
         lost = event["event"] == "unreachable" or early
         outcome.untouched = not outcome.changed and (action in _READS or (early and action in _ONE_PROGRAM))
@@ -587,10 +587,10 @@ class _State:
 
 def is_reboot(event: Event) -> bool:
     """True for an event of a task that reboots its host."""
-    return _short(event) == "reboot"
+    return module_of(event) == "reboot"
 
 
-def _short(event: Event) -> str:
+def module_of(event: Event) -> str:
     """Return the name of the module of an event's task, without its collection."""
     return str(event.get("action") or "").rpartition(".")[2]
 

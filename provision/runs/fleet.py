@@ -31,12 +31,20 @@ _SHOWN_SLOW = 5
 
 
 class Talk(Protocol):
-    """Progress, for people: what is going on, host by host. Nothing in it is data."""
+    """Progress, for people: what is going on, host by host. Nothing in it is data.
+
+    live: what a host is at is shown as it goes on, so that it is worth asking for.
+    """
+
+    live: bool
 
     def begin(self, title: str, hosts: Sequence[str]) -> None: ...
 
     def host(self, name: str, text: str, *, state: str = "running") -> None:
-        """Say what a host does. state: running, ok, changed, failed; unread: its error is in the document."""
+        """Say what a host does.
+
+        state: running, ok, changed, failed; unread: its error is in the document; step: how far it is with what it does.
+        """
         ...
 
     def note(self, text: str) -> None:
@@ -48,6 +56,8 @@ class Talk(Protocol):
 
 class Silent:
     """A Talk that says nothing."""
+
+    live = False
 
     def begin(self, title: str, hosts: Sequence[str]) -> None:
         return

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import progress as apt_progress
+from provision.runs.following import described
 
 from .packages import NEW, OLD, driver, names, pinned
 from .rootfs import Repo, Root, cut_power, kill_session
@@ -568,6 +570,20 @@ def test_a_change_whose_packages_are_all_there_is_not_unfinished_however_apt_end
     assert result.get("failed"), result
     assert held(host, names("580")) == dict.fromkeys(names("580"), f"hi {NEW}")
     assert not (host.path / apt_common.UNFINISHED.lstrip("/")).exists()
+
+
+def test_another_session_can_read_how_far_apt_is(host: Root) -> None:
+    look = f"cat {apt_progress.PATH} > /root/seen"
+    host.write("/etc/apt/apt.conf.d/99-hook", f'DPkg::Post-Invoke {{"{look}";}};\n')
+    result = host.module("apt_transaction", **SWITCH)
+    assert result["changed"], result
+    seen = (host.path / "root/seen").read_text().splitlines()
+    shown = [described(line, 10**6, 2) for line in seen]
+    assert any(line.startswith("dlstatus:") for line in seen) and None not in shown, seen
+    assert {text.split()[0] for text in shown if text} >= {"downloading", "unpacking", "configuring", "installed"}, (
+        shown
+    )
+    assert not (host.path / apt_progress.PATH.lstrip("/")).exists()
 
 
 def test_the_note_of_an_unfinished_change_goes_when_it_is_done_by_whomever(host: Root) -> None:

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -153,6 +154,29 @@ def test_progress_on_a_terminal_leaves_nothing_behind():
     assert "... and" in printed
     assert "gpu01: failed: broke" in bare(printed), "a failure stays on the screen"
     assert printed.count("\x1b[?25l") == printed.count("\x1b[?25h"), "the cursor is shown again"
+
+
+def test_progress_tells_how_far_a_task_is(monkeypatch):
+    console = Console(file=io.StringIO(), force_terminal=True, width=60, height=12)
+    progress, clock = Progress(console), SimpleNamespace(now=100.0)
+    monkeypatch.setattr("provision.render.progress.time", SimpleNamespace(monotonic=lambda: clock.now))
+    progress.begin("applying", ["gpu01", "gpu02", "gpu03"])
+    for name in ("gpu01", "gpu02"):
+        progress.host(name, "Change packages")
+    progress.host("gpu02", "Change packages: no space", state="failed")
+    clock.now += 7
+    for name in ("gpu01", "gpu02", "gpu03"):
+        progress.host(name, "unpacking x (44 %)", state="step")
+    with console.capture() as capture:
+        console.print(progress._picture())
+    progress.end()
+    shown = bare(capture.get())
+    assert re.search(r"gpu01 +7 s +unpacking x \(44 %\)", shown), "the seconds are those of the task"
+    assert re.search(r"gpu02 +Change packages: no space", shown), (
+        "what has ended counts no seconds and keeps its reason"
+    )
+    assert re.search(r"gpu03 +waiting", shown)
+    assert not Progress(Console(file=io.StringIO())).live and not Progress(console, silent=True).live and progress.live
 
 
 class Closed(io.StringIO):

@@ -118,12 +118,12 @@ def environment():
     return env
 
 
-def run(argv, timeout, stdin=None, log=None, cwd="/"):
+def run(argv, timeout, stdin=None, log=None, cwd="/", keep=None):
     """Start a program without a terminal and wait: returns Result; raises AptError when it is not there.
 
     The program gets a session of its own, so /dev/tty cannot be opened; stdin is empty unless text is given.
     log: a file object (binary); output then goes there and is also returned, in ``out``; both redacted. When the time (seconds)
-    is over, the whole session gets TERM and after 20 seconds KILL; timed_out says so.
+    is over, the whole session gets TERM and after 20 seconds KILL; timed_out says so. keep: a descriptor that it may write to.
     """
     mark = None
     if log is not None:
@@ -138,6 +138,7 @@ def run(argv, timeout, stdin=None, log=None, cwd="/"):
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE if log is None else log,
             stderr=subprocess.PIPE if log is None else subprocess.STDOUT,
+            pass_fds=() if keep is None else (keep,),
         )
     except FileNotFoundError:
         raise AptError(
@@ -353,11 +354,12 @@ def comm(pid):
         return "?"
 
 
-def wait_for_locks(paths, timeout, poll=0.5, clock=time.monotonic, sleep=time.sleep):
+def wait_for_locks(paths, timeout, poll=0.5, clock=time.monotonic, sleep=time.sleep, seen=lambda busy: None):
     """Wait until nobody holds any of the locks.
 
     Returns None when they were free at once, else {"pid", "comm", "lock", "seconds"} of the last holder.
     Raises AptError ``apt.lock_timeout``, naming the holder, after timeout seconds. Lock files are never removed.
+    seen: called once with the first holder.
     """
     start = clock()
     last = None
@@ -373,6 +375,8 @@ def wait_for_locks(paths, timeout, poll=0.5, clock=time.monotonic, sleep=time.sl
             if last is not None:
                 last["seconds"] = round(waited, 1)
             return last
+        if last is None:
+            seen(busy)
         last = dict(busy, seconds=round(waited, 1))
         if waited >= timeout:
             raise AptError(

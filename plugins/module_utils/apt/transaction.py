@@ -9,6 +9,7 @@ any Python from 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import grp
@@ -25,6 +26,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import configure
 from ansible_collections.gpu.provision.plugins.module_utils.apt import detached as apt_detached
 from ansible_collections.gpu.provision.plugins.module_utils.apt import disk as apt_disk
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
+from ansible_collections.gpu.provision.plugins.module_utils.apt import progress as apt_progress
 from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
 from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
@@ -321,7 +323,12 @@ class _Task(object):
         }
 
     def _wait(self):
-        waited = apt_common.wait_for_locks(_LOCKS, self.lock_timeout)
+        with contextlib.ExitStack() as shown:
+
+            def seen(busy):
+                apt_progress.waiting(shown.enter_context(apt_progress.written()), busy)
+
+            waited = apt_common.wait_for_locks(_LOCKS, self.lock_timeout, seen=seen)
         self.waited_for = waited or self.waited_for
 
     def _finish_packages(self):
@@ -487,13 +494,7 @@ class _Task(object):
         free = set(self._may_unhold(packages))
         unhold = [(apt_common.selection_name(p, native), "install") for p in packages if p.held and p.name in free]
         downgrade = any(change["action"] == "downgrade" for change in changes)
-        options = apt_common.option_args(self._apt_options())
-        argv = (
-            ["apt-get"]
-            + options
-            + ["-y"]
-            + apt_query.change_args(self.install, apt_changes.present_names(packages, self.remove), downgrade)
-        )
+        what = apt_query.change_args(self.install, apt_changes.present_names(packages, self.remove), downgrade)
 
         def work(log):
             if _stamp() != stamp:
@@ -501,7 +502,9 @@ class _Task(object):
             if not changes:
                 return {"rc": 0}
             self._set_selections(unhold)
-            result = apt_common.run(argv, self.timeout, log=log)
+            with apt_progress.written() as shown:
+                options = apt_common.option_args(self._apt_options() + apt_progress.options(shown))
+                result = apt_common.run(["apt-get", *options, "-y", *what], self.timeout, log=log, keep=shown)
             return {"rc": result.rc, "timed_out": result.timed_out, "text": result.out[-_TEXT:]}
 
         result = self._in_worker(work, packages, whole=True)
