@@ -159,6 +159,8 @@ def sanity(tarball: Path, work: Path) -> None:
 
 
 def main() -> None:
+    # make's own, by which the checkout counts as an installed collection: ansible-galaxy would have nothing to install.
+    os.environ.pop("ANSIBLE_CONFIG", None)
     with tempfile.TemporaryDirectory(prefix="gpu-provision-release-") as folder:
         work = Path(folder)
         tools = work / "tools"
@@ -181,9 +183,8 @@ def main() -> None:
         config = work / "importer.cfg"
         config.write_text("[galaxy-importer]\nRUN_ANSIBLE_LINT = False\nRUN_ANSIBLE_TEST = False\n")
         path = f"{tools / 'bin'}:{os.environ['PATH']}"
-        out = run(
-            tools / "bin/python", "-m", "galaxy_importer.main", tarball, GALAXY_IMPORTER_CONFIG=str(config), PATH=path
-        )
+        importer = (tools / "bin/python", "-m", "galaxy_importer.main", tarball)
+        out = run(*importer, cwd=work, GALAXY_IMPORTER_CONFIG=str(config), PATH=path)
         say(f"galaxy-importer: {out.strip().splitlines()[-1]}")
         documentation(tarball, tools, work)
         sanity(tarball, work)
