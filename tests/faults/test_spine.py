@@ -1,5 +1,7 @@
 """The spine, end to end on simulated hosts: from nothing to a held driver, and what may go wrong on the way."""
 
+import json
+import re
 import signal
 import time
 
@@ -58,19 +60,43 @@ def test_from_nothing_to_verified_and_then_nothing_more(fleet):
     assert {host["status"] for host in command.json("plan")["hosts"].values()} == {"converged"}
 
 
+# What a host is after a run: files with mode and hash, links, packages with their holds and marks, units, modules' options.
+STATE = r"""
+find /etc /usr/local /lib/systemd/system /usr/share/keyrings -path /etc/sim -prune -o -type f \
+    -printf '%p %m %U:%G ' -exec sha256sum {} \;
+find /etc /usr/local /opt /dev/char -type l -printf '%p %l\n'
+dpkg-query -W -f '${Package} ${Version} ${Status}\n'
+apt-mark showauto
+systemctl list-unit-files --no-legend --no-pager --state=enabled,disabled,masked,static,indirect
+find /var/lib/gpu-provision -printf '%p %m\n'
+"""
+# A machine's own, and the names of runs and their times.
+OWN = re.compile(
+    r"^/etc/(?:host(?:name|s) |machine-id |ssh/ssh_host_|resolv\.conf |ld\.so\.cache )|"
+    r"^/var/lib/gpu-provision/(?:history|snapshots)/."
+)
+
+
 def test_plain_ansible_alone_does_the_same(fleet):
-    command = fleet({"name": "gpu01", "gpus": ["RTX 4090"], "nouveau": False})
-    checked = command.ansible("site.yml", "--check", "--diff")
+    command = fleet(*({"name": name, "gpus": ["RTX 4090"], "nouveau": False} for name in ("gpu01", "gpu02")))
+    want = ("-e", json.dumps({"cuda_toolkit_versions": ["12.8"]}))
+    plain = ("-l", "gpu01", *want)
+    checked = command.ansible("site.yml", "--check", "--diff", *plain)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "changed=0" not in checked.stdout
     assert not driver_packages(command.lab.host("gpu01")), "check mode changed something"
-    first = command.ansible("site.yml")
+    first = command.ansible("site.yml", *plain)
     assert first.returncode == 0, first.stdout + first.stderr
-    second = command.ansible("site.yml")
+    second = command.ansible("site.yml", *plain)
     assert "changed=0" in second.stdout, second.stdout
     assert "failed=0" in second.stdout
-    assert command.ansible("verify.yml").returncode == 0
-    command.run("plan")
+    assert command.ansible("verify.yml", *plain).returncode == 0
+
+    command.run("-l", "gpu02", *want, "apply", "--yes")
+    command.run(*want, "plan")
+    states = [command.lab.host(name).run(STATE, timeout=300).stdout.splitlines() for name in ("gpu01", "gpu02")]
+    one, other = ({line for line in state if not OWN.search(line)} for state in states)
+    assert sorted(one ^ other) == [] and len(one) > 500
 
 
 def test_held_550_moves_to_580_in_one_transaction(fleet):
