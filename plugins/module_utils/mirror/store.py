@@ -393,7 +393,7 @@ def _problem(root, path, row):
 def _files(root):
     for folder, _, names in os.walk(root):
         below = os.path.relpath(folder, root)
-        if below.split(os.sep)[0] == PARTIAL:
+        if below.partition(os.sep)[0] == PARTIAL:
             continue
         for name in names:
             path = os.path.normpath(os.path.join(below, name))
