@@ -28,11 +28,12 @@ docs: $(STAMP)  ## write the generated pages: READMEs of the roles, docs/checks.
 unit: $(STAMP)  ## unit tests and the fast attacks: no root, no network
 	$(BIN)/python -m pytest -n 2 tests/unit tests/attack --ignore=tests/attack/lab
 
-lint: $(STAMP)  ## ruff, mypy, yamllint, ansible-lint (profile production)
+lint: $(STAMP)  ## ruff, mypy, yamllint, words of the documentation, ansible-lint (profile production)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/yamllint --strict .
+	$(BIN)/python -m pytest -q tests/unit/test_words.py
 	tools/fresh-ansible-home.sh $(BIN)/ansible-lint --offline --profile production
 
 system: $(STAMP)  ## tests with real ansible-playbook, ssh, sudo and terminals on this machine
