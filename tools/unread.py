@@ -17,7 +17,7 @@ from provision.catalog.models.base import Data
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "provision/catalog/models"
-PROVENANCE = frozenset({"source", "sources", "certainty", "note", "as_of", "date"})
+PROVENANCE = frozenset({"source", "sources", "certainty", "note", "as_of", "date", "reader"})
 
 
 def shapes() -> list[type[Data]]:

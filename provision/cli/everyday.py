@@ -403,18 +403,42 @@ def compat(
 
 class Review(StrEnum):
     check = "check"
+    update = "update"
 
 
-@command("provision catalog check", "provision catalog check --catalog ./catalog --json")
+@command(
+    "provision catalog check",
+    "provision catalog check --catalog ./catalog --json",
+    "provision catalog update --from python=https://INDEX/pypi",
+    "provision catalog update --from nvidia=/srv/mirror/cuda/repos --from ubuntu=/srv/mirror/ubuntu --catalog ./catalog --yes",
+)
 def catalog_(
     settings: Settings,
-    what: Annotated[Review, typer.Argument(metavar="check", help="What to do with the catalog.")],
+    what: Annotated[Review, typer.Argument(metavar="check|update", help="What to do with the catalog.")],
     catalog: CATALOG = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="KIND=PLACE",
+            help="update: a source: python, nvidia, ubuntu, redistrib or gpus, and its folder or https address; may be repeated.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("-y", "--yes", metavar="", help="update: write the difference into --catalog DIR.")
+    ] = False,
 ) -> int:
-    """Review the facts that answers rest on: contradictions, gaps, sources that grew old or have no link. Asks no host.
+    """Review the facts that answers rest on, or compare them with machine-readable sources. Asks no host.
 
-    docs/catalog.md says where each fact belongs.
+    check: contradictions, gaps, sources that grew old or have no link. update: how sources differ from the catalog, and with --yes
+    a copy of the catalog that has it. docs/catalog.md says where each fact belongs.
     """
     from provision.commands import catalog as command
 
+    if what is Review.update:
+        return finish(settings, command.update_(catalog, sources or (), yes=yes))
+    if sources or yes:
+        raise UsageError(
+            "usage.arguments", "--from and --yes are of catalog update", hint="provision catalog update --help"
+        )
     return finish(settings, command.check(catalog))

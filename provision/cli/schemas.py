@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from provision.commands.catalog import CatalogDocument
+from provision.commands.catalog import CatalogDocument, CatalogUpdateDocument
 from provision.commands.compat import CompatDocument
 from provision.commands.diagnose import DiagnoseDocument, ExplainDocument
 from provision.commands.dossier import DossierDocument
@@ -19,6 +19,7 @@ from provision.rescue.model import OfflineDocument, RescueDocument
 MODELS: tuple[type[Document], ...] = (
     *DOCUMENTS,
     CatalogDocument,
+    CatalogUpdateDocument,
     CompatDocument,
     DiagnoseDocument,
     ExplainDocument,

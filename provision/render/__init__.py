@@ -205,6 +205,10 @@ def _view(document: Document, width: int, verbosity: int) -> Iterable[Renderable
         from provision.render import catalog
 
         return catalog.view(document, verbosity)  # type: ignore[arg-type]
+    if document.schema_id == "provision/catalog-update/1":
+        from provision.render import catalog
+
+        return catalog.updated(document)  # type: ignore[arg-type]
     if document.schema_id == COMPAT:
         from provision.render import compat
 

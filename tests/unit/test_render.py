@@ -206,8 +206,8 @@ def test_progress_in_a_pipe_is_a_line_an_event():
 
 
 COMMANDS = (
-    "catalog init scan envs plan apply verify diagnose dossier explain rescue offline drift locked history mirror report error "
-    "compat"
+    "catalog catalog-update compat init scan envs plan apply verify diagnose dossier explain rescue offline drift locked history "
+    "mirror report error"
 )
 
 

@@ -38,11 +38,12 @@ class Data(BaseModel):
 
 
 class SourceNote(Data):
-    """Where facts come from and when they were seen."""
+    """Where facts come from and when they were seen. reader: of ``catalog update``, which wrote them; else people did."""
 
     source: str
     as_of: AsOf
     certainty: Certainty = "sourced"
+    reader: str | None = None
 
 
 class Fact(Data):

@@ -33,6 +33,7 @@ class BranchRow(Fact):
     max_cuda_certainty: Certainty = "sourced"
     last_version: Version | None = None
     last_version_certainty: Certainty = "sourced"
+    last_version_source: str | None = None
     eol: Day | None
     eol_certainty: Certainty = "sourced"
     eol_note: str | None = None
