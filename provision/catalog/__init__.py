@@ -96,6 +96,13 @@ def read_catalog(folder: Path) -> Catalog:
 class Catalog(Files):
     """The catalog's questions, beside its files."""
 
+    @cached_property
+    def day(self) -> str:
+        """The newest day on which a source of drivers, CUDA, its libraries or frameworks was seen: how fresh an answer is."""
+        topics = (self.drivers, self.cuda_data, self.cudnn_data, self.nccl_data, self.frameworks)
+        seen = [row.as_of.lstrip("~").split("/") for topic in topics for row in topic.sources.values()]
+        return max(part for parts in seen for part in parts)
+
     # GPUs ---------------------------------------------------------------------------------------------------------
 
     @cached_property

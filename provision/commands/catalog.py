@@ -40,7 +40,7 @@ def check(folder: Path | None, *, today: date | None = None) -> CatalogDocument:
     catalog = read_catalog(folder) if folder else load_catalog()
     document = CatalogDocument(
         folder=str(catalog.folder),
-        catalog=str(catalog.drivers.as_of),
+        catalog=catalog.day,
         contradictions=review.contradictions(catalog),
         missing=review.gaps(catalog),
         stale=review.stale(catalog, today or date.today()),
@@ -99,11 +99,7 @@ def update_(
         for c in difference.changes
     ]
     document = CatalogUpdateDocument(
-        folder=str(folder or own.folder),
-        catalog=str(catalog.drivers.as_of),
-        changes=changes,
-        left=difference.left,
-        written=yes,
+        folder=str(folder or own.folder), catalog=catalog.day, changes=changes, left=difference.left, written=yes
     )
     return document.conclude([Exit.CHANGES if changes and not yes else Exit.OK])
 

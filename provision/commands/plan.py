@@ -66,7 +66,7 @@ def run(
         return plan
 
     answers = ask_all(fleet, fleet.hosts, "planning", ask, talk or Silent(), keep=keep)
-    document = PlanDocument()
+    document = PlanDocument(catalog=catalog.day)
     codes: list[Exit] = []
     for name, answer in answers.items():
         failed = isinstance(answer, ProvisionError)

@@ -59,11 +59,7 @@ class _Answer:
     def answer(self, request: CompatRequest) -> CompatAnswer:
         left = self.judge.left(self.parsed)
         answer = CompatAnswer(
-            wishes=request,
-            fits=bool(left),
-            support=None,
-            machine=self.parsed.machine,
-            catalog=str(self.catalog.drivers.as_of),
+            wishes=request, fits=bool(left), support=None, machine=self.parsed.machine, catalog=self.catalog.day
         )
         if left:
             self._conclude(answer, left)

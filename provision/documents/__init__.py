@@ -116,6 +116,8 @@ class EnvsDocument(Document):
 class PlanDocument(Document):
     schema_id: str = Field(default="provision/plan/1", alias="schema")
     hosts: dict[str, HostPlan] = Field(default_factory=dict)
+    # day of the facts that it rests on
+    catalog: str = ""
     # of a rollback: hosts of the run before it that stay as they are -> why
     left_out: dict[str, str] = Field(default_factory=dict)
 

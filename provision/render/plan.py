@@ -90,6 +90,8 @@ def view(document: PlanDocument, width: int, verbosity: int) -> Iterable[Rendera
     for names, why in grouped(document.left_out.items(), lambda why: why):
         yield headline(names, "left_out", why)
     yield from totals(document)
+    if verbosity and document.catalog:
+        yield Text(f"facts of {document.catalog}: provision catalog check says how old each is", style="dim")
     if plans and not verbosity:
         yield Text("reasons and packages: -v; contents of files: provision plan --diff", style="dim")
 

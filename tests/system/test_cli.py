@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from provision import cli, inventory, remote
+from provision.catalog import load_catalog
 from provision.cli.base import Settings, finish
 from provision.collection import ROOT
 from provision.commands import actions
@@ -184,7 +185,7 @@ def test_without_arguments_the_first_steps_are_shown(capsys):
             "after the word plan: provision plan --no-lock",
         ),
         (["--canary", "2"], "error: --canary is an option of apply", "provision apply --canary"),
-        (["--yes"], "error: --yes is an option of apply (also of rescue)", "provision apply --yes"),
+        (["--yes"], "error: --yes is an option of apply (also of catalog, rescue)", "provision apply --yes"),
         (["--no-lokc", "plan"], "error: no such option: --no-lokc", "did you mean --no-lock?"),
         (
             ["plan", "-i", "a,", "-e", '{"cuda_toolkit_cudnn": 9.10}'],
@@ -362,6 +363,7 @@ def test_plan_for_people(capsys, planned):
     assert code == 2
     assert "gpu01  to change  2 x H100 SXM5 80GB\n  driver 580.126.20 open\n" in out
     assert "nvidia-19" in out
+    assert f"\nfacts of {load_catalog().day}: " in out
     assert run(capsys, *planned, "plan", "--why", "-l", "gpu01")[1] == out
 
 

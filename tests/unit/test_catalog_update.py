@@ -100,6 +100,7 @@ def test_rows_say_where_they_come_from_and_lines_of_people_stay(folder: Path) ->
         assert set(text.splitlines()) - set((folder / name).read_text().splitlines()) == set(), name
     source = yaml.safe_load((folder / "frameworks.yml").read_text())["sources"]["python_torch"]
     assert source == {"source": f"{INDEX}/torch/json", "as_of": "2026-11-29", "reader": "python"}
+    assert read_catalog(folder).day == "2026-11-29"
     later = update_(folder, [f"python={INDEX}"], yes=False, today=date(2027, 1, 5))
     assert {c.fields for c in later.changes} == {"as_of 2026-11-29 -> 2027-01-05"}
 

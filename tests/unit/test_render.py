@@ -345,9 +345,11 @@ def test_packages_stand_with_the_step_that_they_belong_to():
         "  ~  cuda    install CUDA 12.4: listed  2 new",
         "  -  cuda    remove CUDA 11.8: not listed  1 removed",
     ]
+    assert "facts of" not in text_of(made.out)
     made = renderer(80)
     made.verbosity = 1
-    made.show(PlanDocument(hosts={"gpu01": plan}))
+    made.show(PlanDocument(hosts={"gpu01": plan}, catalog="2026-11-29"))
+    assert "facts of 2026-11-29" in text_of(made.out)
     assert text_of(made.out).splitlines()[1:11] == [
         "  ~ install driver 580.2: none is there",
         "    1 new",
