@@ -7,7 +7,7 @@ from typing import Literal
 
 from provision.catalog import Catalog, CudaMinor, Gpu
 from provision.catalog.builds import Driver
-from provision.catalog.versions import key, minor
+from provision.catalog.versions import between, key, minor
 
 # full: with everything. minor: by minor-version compatibility, without PTX. none: the driver is too old.
 Runs = Literal["full", "minor", "none"]
@@ -90,3 +90,21 @@ def host_compiler(toolkit: CudaMinor, gcc: str | None, available: Sequence[str] 
     install = "" if usable else f"apt-get install gcc-{number} g++-{number}, then "
     limit = f"it takes gcc up to {toolkit.gcc_max}" + (f" ({toolkit.gcc_note})" if toolkit.gcc_note else "")
     return limit, f"{install}nvcc -ccbin g++-{number}, or NVCC_CCBIN=g++-{number} in the environment"
+
+
+def c_library(catalog: Catalog, toolkit: CudaMinor, glibc: str | None) -> tuple[str, str] | None:
+    """(reason, suggestion) as text where nothing compiles with a toolkit against a glibc ("2.43"); else None.
+
+    Unlike with a gcc that is too new, no other compiler helps. (source: cuda.yml, glibc_max)
+    """
+    rows = catalog.cuda_data.glibc_max
+    bound = next((row for row in rows if between(toolkit.version, row.first, row.last)), None)
+    if glibc is None or bound is None or key(glibc) <= key(bound.glibc):
+        return None
+    newer = [m.version for m in catalog.cuda_minors if key(m.version) > key(toolkit.version)]
+    fit = next((version for version in newer if c_library(catalog, catalog.cuda(version), glibc) is None), None)
+    reason = (
+        f"its headers fit glibc up to {bound.glibc}: a newer one declares {' and '.join(bound.functions)} itself, and nvcc "
+        f'ends with "exception specification is incompatible", whatever the compiler'
+    )
+    return reason, (f"CUDA {fit} or newer, or " if fit else "") + "compile in a container of an older Ubuntu"

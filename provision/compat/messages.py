@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from provision.catalog import Gpu
 from provision.catalog.builds import torch_tags
-from provision.catalog.toolkits import elsewhere, holders, targets
+from provision.catalog.toolkits import c_library, elsewhere, holders, targets
 from provision.catalog.versions import key, same
 from provision.compat.answer import Nearest
 from provision.compat.judge import Judge
@@ -288,7 +288,11 @@ class Clash:
         other = elsewhere(self.catalog, text if text in newest.releases else newest.version)
         message = f"NVIDIA's repository of {self.title['ubuntu']} has no {self.title['cuda']}"
         last = ubuntu.cuda_last or "the current one"
-        because = [f"it begins with {ubuntu.cuda_first} and ends with {last}{where}"]
+        clash = c_library(self.catalog, newest, ubuntu.glibc)
+        because = [
+            f"it begins with {ubuntu.cuda_first} and ends with {last}{where}",
+            *([f"from elsewhere it does not compile there (glibc {ubuntu.glibc}): {clash[0]}"] if clash else []),
+        ]
         return self._say("cuda.not_in_repository", message, because, "; or ".join([*self.near, other]))
 
     def _cuda_cudnn(self) -> Issue:

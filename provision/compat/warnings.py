@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from provision.catalog import UNSURE, Branch, CudaMinor, Gpu
-from provision.catalog.toolkits import host_compiler, native_from
+from provision.catalog.toolkits import c_library, host_compiler, native_from
 from provision.catalog.versions import key, same
 from provision.compat.answer import ImageAnswer
 from provision.compat.judge import Judge
@@ -216,6 +216,15 @@ class Warnings:
             of = f"gcc {self.ubuntu.gcc} of Ubuntu {self.ubuntu.version}"
             message = f"{of} is too new for nvcc of CUDA {toolkit.version}"
             self.add("cuda.compiler_too_new", message, [limit[0]], hint=limit[1])
+        clash = c_library(self.catalog, toolkit, self.ubuntu.glibc) if self.ubuntu and "cuda" in self.parsed else None
+        if self.ubuntu and clash:
+            of = f"glibc {self.ubuntu.glibc} of Ubuntu {self.ubuntu.version}"
+            self.add(
+                "cuda.c_library_too_new",
+                f"{of} is too new for nvcc of CUDA {toolkit.version}",
+                [clash[0]],
+                hint=clash[1],
+            )
 
     def image(self, image: ImageAnswer, branch: Branch) -> None:
         """Warn where an image's CUDA runs by minor-version compatibility only, or has no code for a GPU."""

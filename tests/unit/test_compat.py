@@ -165,6 +165,19 @@ def test_the_schema_has_its_name_in_json() -> None:
     assert CompatAnswer.model_validate(data).fits
 
 
+@pytest.mark.parametrize(("cuda", "clashes"), [("12.9", True), ("13.0", True), ("13.1.1", True), ("13.2", False)])
+def test_headers_that_clash_with_the_c_library(cuda: str, clashes: bool) -> None:
+    """As if a repository for 26.04 held older toolkits, as that of a site or Ubuntu's own does."""
+    site = Catalog(SHIPPED.folder)
+    ranges = site.cuda_data.repository_ranges
+    older = {**ranges, "26.04": ranges["26.04"].model_copy(update={"first": "12.0"})}
+    site.__dict__["cuda_data"] = site.cuda_data.model_copy(update={"repository_ranges": older})
+    answer = compat(CompatRequest(cuda=cuda, ubuntu="26.04"), site, today=TODAY)
+    found = [issue for issue in answer.warnings if issue.code == "cuda.c_library_too_new"]
+    assert bool(found) is clashes
+    assert all(issue.hint and issue.hint.startswith("CUDA 13.2 or newer") for issue in found)
+
+
 def test_without_a_day_the_catalogs_own_counts() -> None:
     request = CompatRequest(driver="595")
     assert not compat(request, CATALOG).warnings

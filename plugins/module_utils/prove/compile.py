@@ -114,7 +114,8 @@ def read_nvcc(said):
         return (
             "headers_clash",
             "the toolkit's mathematical headers do not fit this C library",
-            "known of CUDA before 12.9 with glibc 2.41 and newer: a newer toolkit, or a container of an older Ubuntu",
+            "known of CUDA up to 12.9 from glibc 2.41 on, and of 13.0 and 13.1 from 2.42 on (Ubuntu 26.04 has 2.43): "
+            "CUDA 13.2 or newer, or a container of an older Ubuntu",
         )
     lines = [line.strip() for line in said.splitlines() if re.search(r"error|fatal", line)]
     return "other", lines[0] if lines else "nvcc failed without saying why", None

@@ -34,6 +34,15 @@ class MinorRow(Fact):
     driver_certainty: Certainty = "sourced"
 
 
+class GlibcBound(Fact):
+    """The newest C library that the headers of some minors fit: whatever compiles, they clash with a newer one."""
+
+    first: Minor
+    last: Minor
+    glibc: Minor
+    functions: tuple[str, ...]
+
+
 class ReleaseRow(Fact):
     driver: Version | None
     preview: bool = False
@@ -45,6 +54,7 @@ class Cuda(Topic):
     apt: CudaApt
     repository_ranges: dict[str, RepositoryRange]
     minors: dict[Minor, MinorRow]
+    glibc_max: tuple[GlibcBound, ...] = ()
     releases: dict[Version, ReleaseRow]
 
 

@@ -15,6 +15,7 @@ class UbuntuRow(Fact):
     standard_support_until: Day | None
     support: Literal["standard", "esm", "ended"]
     gcc: str | None
+    glibc: Minor | None = None
 
 
 class OldUbuntu(Fact):

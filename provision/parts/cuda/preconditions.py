@@ -9,7 +9,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import files as 
 from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
 from provision.catalog import Catalog, CudaMinor, Gpu
-from provision.catalog.toolkits import host_compiler
+from provision.catalog.toolkits import c_library, host_compiler
 from provision.facts import CudaLink, Facts
 from provision.parts.cuda.checks import gutted, put_back
 from provision.parts.cuda.desired import CudaConfig, CudaDecision
@@ -130,6 +130,7 @@ def check_host(
     """Warn of what will not work for those who use the toolkits."""
     if config.profile != "runtime":
         _compilers(facts, toolkits, out)
+        _c_library(facts, catalog, toolkits, out)
     _forward_compatibility(facts, catalog, gpus, out)
     _pulls_driver(facts, config, out)
 
@@ -141,6 +142,15 @@ def _compilers(facts: Facts, toolkits: list[CudaMinor], out: CudaDecision) -> No
         if limit:
             message = f"gcc {have.gcc} is too new for nvcc of CUDA {toolkit.version}"
             out.warn("cuda.compiler_too_new", message, [limit[0]], limit[1])
+
+
+def _c_library(facts: Facts, catalog: Catalog, toolkits: list[CudaMinor], out: CudaDecision) -> None:
+    release = catalog.ubuntu_data.releases.get(facts.host.os.version_id)
+    for toolkit in toolkits:
+        clash = c_library(catalog, toolkit, release.glibc if release else None)
+        if release and clash:
+            message = f"glibc {release.glibc} of Ubuntu {facts.host.os.version_id} is too new for nvcc of CUDA {toolkit.version}"
+            out.warn("cuda.c_library_too_new", message, [clash[0]], clash[1])
 
 
 def _forward_compatibility(facts: Facts, catalog: Catalog, gpus: list[Gpu], out: CudaDecision) -> None:
