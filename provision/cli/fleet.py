@@ -53,7 +53,7 @@ def drift(
     lock: LOCK = None,
     no_lock: NO_LOCK = False,
 ) -> int:
-    """Show what of every host is not as inventory, lock, its peers and its hardware before say. Changes nothing.
+    """Show how hosts differ from the inventory, the lock, similar hosts and their earlier hardware. Changes nothing.
 
     One read of each host, no apt. Exit code 2 when anything drifted.
     """

@@ -127,7 +127,7 @@ def _runtimes(config: ContainersConfig, facts: Facts, target: ContainersTarget, 
             steps,
             "containers",
             f"give GPUs to containers of {names}",
-            "what is there is kept, one key is changed where one has to",
+            "only the necessary keys are changed, everything else stays",
             target.todo,
             ("~", names if target.runtimes else "containers", "; ".join(target.todo)),
         )

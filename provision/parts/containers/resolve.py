@@ -480,7 +480,7 @@ class _Resolver:
         if row is not None and row.status[1] not in "nc" and not self.containers.docker.hook_is_newer:
             return []
         self.todo.append(
-            f"docker {'is' if row else 'will be'} older than the toolkit: {hosts.GPUS} waits for a restart"
+            f"{hosts.GPUS} works only after a restart: docker {'is' if row else 'will be'} older than the toolkit"
         )
         return [hosts.GPUS]
 

@@ -341,7 +341,9 @@ def _hold(config: DriverConfig, facts: Facts, target: Target, apt: AptPart, step
         details = [*loose, *[f"not installed: {name}" for name in stale]]
     because = "an update must not move parts of the driver"
     if kernels:
-        because += "; signed modules exist for single kernels, so the kernel moves with them, not before them"
+        because += (
+            "; signed modules are built per kernel, so the kernel is held too and upgraded together with the driver"
+        )
         details += [f"kernel: {name}" for name in kernels] if not target.installed else []
     value = _some(loose) or title if target.installed else ", ".join(["driver", *kernels])
     steps.append(Step(id="hold", title=title, because=because, details=details, what="hold", value=value))
