@@ -18,7 +18,7 @@ from provision.runs.fleet import Fleet, Talk
 _EVERY_SECONDS = 1.0
 _ANSWER_SECONDS = 20.0
 # Modules that change packages by one transaction: plugins/module_utils/apt/transaction.py
-_CHANGES = frozenset({"apt_transaction"})
+_CHANGES = frozenset({"apt_transaction", "host_packages"})
 # See plugins/module_utils/apt/progress.py.
 _LINE = re.compile(r"^(dlstatus|pmstatus|lock):([^:\n]{0,100}):([0-9]{1,3}(?:\.[0-9]+)?):([^\n]*)$")
 _FILES = re.compile(r"file ([0-9]+) of ([0-9]+)")

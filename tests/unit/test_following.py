@@ -114,8 +114,10 @@ def play(monkeypatch):
     return run
 
 
-def test_a_host_that_changes_packages_is_asked_beside_the_play(play):
-    said, asked, _ = play([start("gpu.provision.apt_transaction")], Talk())
+# The modules by which site.yml and rescue.yml change packages.
+@pytest.mark.parametrize("module", ["host_packages", "apt_transaction"])
+def test_a_host_that_changes_packages_is_asked_beside_the_play(play, module):
+    said, asked, _ = play([start(f"gpu.provision.{module}")], Talk())
     assert said[0] == ("gpu01", "unpacking x (50 %)", "step") and set(asked) == {"apt.progress"}
 
 
