@@ -544,7 +544,7 @@ class Catalog(Files):
     def tensorflow_support(self, version: str, gpu: Gpu, machine: str = "x86_64") -> Support:
         """Degree to which the wheels of a TensorFlow release for a processor run on a GPU."""
         row = self.tensorflow_codes(version)
-        if row is None or machine not in self.frameworks.tensorflow.machines:
+        if row is None or machine not in self.frameworks.tensorflow.machines or gpu.cc in row.fails:
             return "none"
         return _degree(gpu.cc, row.cc, ptx=row.ptx)
 

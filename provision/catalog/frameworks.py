@@ -9,7 +9,7 @@ import re
 
 from provision.catalog import Catalog
 from provision.catalog.models.base import Data
-from provision.catalog.models.frameworks import Distribution, Installer
+from provision.catalog.models.frameworks import CodeList, Distribution, Installer
 from provision.catalog.versions import key, minor
 
 # dpkg's name -> the kernel's
@@ -43,6 +43,15 @@ def tensorflow_pin(catalog: Catalog, text: str, version: str) -> str:
         return f"=={wanted}"
     known = [v for v in catalog.frameworks.tensorflow.and_cuda if minor(v) == minor(version)]
     return f"=={max(known, key=key)}" if known else f"=={minor(version)}.*"
+
+
+def tensorflow_holds(codes: CodeList | None, cc: str | None) -> str:
+    """What the wheels of a TensorFlow release hold for a GPU of this compute capability, as text."""
+    if codes is None:
+        return "what its wheels hold is not known"
+    ptx = f", PTX {codes.ptx}" if codes.ptx else ""
+    fails = f", which does not load on {cc} (CUDA_ERROR_INVALID_PTX)" if cc in codes.fails else ""
+    return f"its wheels hold code for {', '.join(codes.cc)}{ptx}{fails}"
 
 
 def conda_installers(catalog: Catalog, distribution: str, machine: str) -> list[CondaInstaller]:

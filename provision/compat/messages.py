@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from provision.catalog import Gpu
 from provision.catalog.builds import torch_tags
+from provision.catalog.frameworks import tensorflow_holds
 from provision.catalog.toolkits import c_library, elsewhere, holders, targets
 from provision.catalog.versions import key, same
 from provision.compat.answer import Nearest
@@ -114,15 +115,10 @@ class Clash:
         if gpu.machine and gpu.machine not in self.catalog.frameworks.tensorflow.machines:
             return self._no_wheels("tensorflow", gpu.machine, f"{gpu.name} sits beside {gpu.machine} processors only")
         codes = self.catalog.tensorflow_codes(release.version)
-        because = [
-            f"its wheels hold code for {', '.join(codes.cc)}, PTX {codes.ptx}"
-            if codes
-            else "what they hold is not known",
-            f"{gpu.name} has compute capability {gpu.cc}",
-            self._line(gpu),
-        ]
+        because = [tensorflow_holds(codes, gpu.cc), f"{gpu.name} has compute capability {gpu.cc}", self._line(gpu)]
         message = f"{self.title['tensorflow']} does not run on {gpu.name}"
-        return self._say("tensorflow.gpu_not_supported", message, because)
+        hint = "NVIDIA's container of TensorFlow runs there" if codes and gpu.cc in codes.fails else None
+        return self._say("tensorflow.gpu_not_supported", message, because, hint)
 
     # The processor decides which wheels there are.
     _gpu_machine_torch = _gpu_torch

@@ -50,6 +50,10 @@ class Warnings:
             codes = self.catalog.tensorflow_codes(tensorflow.version)
             what = f"which GPUs the wheels of {parsed['tensorflow'].title} hold code for"
             self.uncertain(what, codes.certainty if codes else "unknown", codes.note if codes else None)
+            failing = {gpu.cc for gpu in gpus} & {*(codes.fails if codes else ())}
+            if codes and failing:
+                what = f"that the PTX of {parsed['tensorflow'].title} does not load on {', '.join(map(str, failing))}"
+                self.uncertain(what, codes.fails_certainty, "reported for 2.16 and newer")
         for build in jax.builds if jax and gpus else ():
             if jax and build.extra in extras:
                 self.uncertain(f"what jax[{build.extra}] of {jax.version} holds", build.certainty, build.note)

@@ -22,12 +22,17 @@ class TorchTag(Fact):
 
 
 class CodeList(Fact):
-    """What the wheels of releases hold: compiled code, and PTX of one compute capability."""
+    """What the wheels of releases hold: compiled code, and PTX of one compute capability.
+
+    fails: compute capabilities on which the PTX does not load, although the GPU is newer.
+    """
 
     first: Version
     last: Version
     cc: tuple[Cc, ...]
     ptx: Cc | None = None
+    fails: tuple[Cc, ...] = ()
+    fails_certainty: Certainty = "sourced"
 
 
 class ArchList(CodeList):

@@ -17,7 +17,7 @@ from provision.catalog.builds import (
     of_torch,
     torch_tags,
 )
-from provision.catalog.frameworks import pythons, tensorflow_pin
+from provision.catalog.frameworks import pythons, tensorflow_holds, tensorflow_pin
 from provision.catalog.models.frameworks import CodeList
 from provision.catalog.versions import key, minor, same
 from provision.errors import Issue, UsageError
@@ -271,8 +271,7 @@ class Frameworks:
             degree = build.support(gpu) if gpu.cc else "jit"
             if degree == "none" or (degree == "jit" and not self.driver.knows(build.cuda)):
                 codes = self.catalog.tensorflow_codes(release.version)
-                held = f"its wheels hold code for {', '.join(codes.cc)}" if codes else "what they hold is not known"
-                because = [f"{held}; {gpu.name} has {gpu.cc}", *_doubt(codes)]
+                because = [f"{tensorflow_holds(codes, gpu.cc)}; {gpu.name} has {gpu.cc}", *_doubt(codes)]
                 self.block("conda.no_code_for_gpu", f"TensorFlow {release.version} does not run on {gpu.name}", because)
             elif degree == "jit":
                 self.warn(
