@@ -18,6 +18,7 @@ from provision.bundles.mask import Mask
 from provision.catalog import load_catalog
 from provision.commands.verify import memory_of, patient
 from provision.diagnose import diagnose
+from provision.diagnose.finding import Cause
 from provision.documents import Document
 from provision.errors import ProvisionError, UsageError
 from provision.facts import Facts
@@ -119,6 +120,8 @@ class DossierDocument(Document):
     kernel: str = ""
     driver: str = ""
     cards: list[DossierCard] = Field(default_factory=list)
+    # errors and warnings of diagnose that are about no single card
+    findings: list[str] = Field(default_factory=list)
     checks: list[Check] = Field(default_factory=list)
     log: list[str] = Field(default_factory=list)
 
@@ -178,6 +181,7 @@ def of_host(
     lines = [(line.boot, line.when, line.text) for line in boot.errors.lines] if boot else []
     errors = xid.read(lines, table, boot.errors.now if boot else None)
     found = diagnose(facts, dict(values), load_catalog()).findings
+    document.findings = [_said(one) for one in found if not one.cards and one.level != "note"]
     seen = {
         xid.bare(one.sample.slot): one
         for one in cards.seen(name, proofs, facts.kernels.running, made)
@@ -185,6 +189,7 @@ def of_host(
     }
     raws = {xid.bare(raw.bus_id): raw for raw in _raws(proofs)}
     slots = {xid.bare(gpu.slot): gpu.slot for gpu in facts.gpus}
+    titles = {xid.bare(gpu.slot): load_catalog().gpu_by_id(gpu.device).name for gpu in facts.gpus}
     slots |= {
         xid.bare(bus_id): bus_id for finding in found for bus_id in finding.cards if xid.bare(bus_id) not in slots
     }
@@ -193,13 +198,13 @@ def of_host(
         smi = next((gpu for gpu in facts.smi.gpus if gpu.bus_id and xid.bare(gpu.bus_id) == place), None)
         past = memory.read(known.uuid) if known else memory.at(name, bus_id)
         card = DossierCard(
-            name=known.name if known else smi.name if smi else past.name if past else "",
+            name=known.name if known else smi.name if smi else past.name if past else titles.get(place, ""),
             uuid=known.uuid if known else smi.uuid if smi else past.uuid if past else None,
             serial=(known and known.serial) or (past.serial if past else None),
             bus_id=bus_id,
             slot=machine.slots.get(place),
             firmware=known.sample.firmware if known else past.samples[-1].firmware if past and past.samples else None,
-            findings=[f"{one.code}: {one.message}" for one in found if place in map(xid.bare, one.cards)],
+            findings=[_said(one) for one in found if place in map(xid.bare, one.cards)],
             errors=[xid.describe(row) for row in errors if xid.bare(row.bus_id) == place],
             tried=[_of_try(one) for one in past.tried] if past else [],
         )
@@ -211,6 +216,10 @@ def of_host(
         card.sick = bool(card.rules or card.findings or stand)
         document.cards.append(card)
     return document
+
+
+def _said(cause: Cause) -> str:
+    return f"{cause.code}: {cause.message}"
 
 
 def _raws(proofs: object) -> list[_Card]:

@@ -26,6 +26,9 @@ def view(document: DossierDocument) -> Iterable[RenderableType]:
             yield Text(f"{card.name or 'card'} at {card.bus_id}", style="bold")
             for line in [*(f"to be replaced: {rule}" for rule in card.rules), *card.findings]:
                 yield indented(Text(line), 2)
+    if document.findings:
+        yield Text("machine", style="bold")
+        yield from (indented(Text(line), 2) for line in document.findings)
     sick = sum(card.sick for card in document.cards)
     yield Text(f"dossier: {plural(len(document.cards), 'card')}, {sick} with something against it", style="bold")
     if document.path:
@@ -48,6 +51,8 @@ def _lines(document: DossierDocument) -> Iterator[str]:
     yield from table(("", ""), [row for row in rows if row[1]])
     for card in [*sick, *(card for card in document.cards if not card.sick)]:
         yield from _card(card)
+    if document.findings:
+        yield from ("## What diagnose says of the machine", "", *(f"- {plain(line)}" for line in document.findings), "")
     if document.checks:
         yield from ("## What verify says", "")
         yield from table(("Check", "", ""), [(check.code, check.status, check.message) for check in document.checks])
@@ -64,7 +69,8 @@ def _card(card: DossierCard) -> Iterator[str]:
         ("slot of the board", card.slot),
         ("firmware", card.firmware),
     ]
-    yield from table(("", ""), [(name, value) for name, value in rows if value])
+    if told := [(name, value) for name, value in rows if value]:
+        yield from table(("", ""), told)
     for title, lines in (
         ("Rules for a replacement that are met", card.rules),
         ("Findings", card.findings),

@@ -113,6 +113,33 @@ def test_a_card_that_is_gone_is_told_from_memory(tmp_path):
     assert "fell off the bus" in card.findings[0]
 
 
+def told(tmp_path, values=None, **facts):
+    """A dossier without any proof, as of a card that the driver cannot use; and its text."""
+    facts = host(["H100", "H100"], module={"loaded": {"version": "580.126.20", "open": True}}, **facts)
+    document = dossier.of_host("gpu01", facts, values or {}, [], {}, Machine(), Memory(tmp_path), "now")
+    return document, markdown(document)
+
+
+def test_a_card_that_the_driver_cannot_initialise_has_something_against_it(tmp_path):
+    log = ["NVRM: GPU 0000:11:00.0: RmInitAdapter failed! (0x62:0x1a:2631)"]
+    smi = {"path": "/usr/bin/nvidia-smi", "gpus": [{"index": 0, "name": "H100", "bus_id": "00000000:10:00.0"}]}
+    document, text = told(tmp_path, smi=smi, trouble={"boot": {"log": log}})
+    assert [(card.bus_id, card.sick) for card in document.cards] == [("0000:10:00.0", False), ("0000:11:00.0", True)]
+    assert document.cards[1].name.startswith("H100") and text.startswith("# Dossier of gpu01: H100")
+    assert "gpus.init" in document.cards[1].findings[0]
+
+
+def test_a_card_of_which_only_the_driver_knows_has_its_own_part(tmp_path):
+    document, _ = told(tmp_path, trouble={"boot": {"driver_gpus": ["0000:10:00.0", "0000:11:00.0", "0000:41:00.0"]}})
+    assert [card.bus_id for card in document.cards if card.sick] == ["0000:41:00.0"]
+
+
+def test_cards_that_nobody_can_name_are_told_of_the_machine(tmp_path):
+    document, text = told(tmp_path, {"gpu_verify_expect": "4"})
+    assert any(line.startswith("gpus.missing: 2 of 4") for line in document.findings)
+    assert "What diagnose says of the machine" in text and "2 of 4 GPUs are on the PCI bus" in text
+
+
 def test_nobody_is_named_where_that_is_asked(tmp_path):
     document, facts = made(tmp_path)
     known = Host(name="gpu01", connection=Connection(address="10.20.30.40", user="ann"))

@@ -264,6 +264,7 @@ def _missing_card(case: Case) -> Iterator[Found]:
             f"the driver knows a card that is not on the bus any more: {', '.join(driver_sees)}",
             [f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _evidence(case),
             queries.hardware(case, "power-cycle; look at seating and power"),
+            cards=driver_sees,
         )
     elif (
         not facts.gpus
@@ -304,7 +305,8 @@ def _init_failed(case: Case) -> Iterator[Found]:
         + [f"{queries.title(case, gpu)}: bound to {gpu.driver or 'nothing'}" for gpu in ill]
         + _evidence(case)
     )
-    if version and _right(case, ill, version, flavour):
+    fits = bool(version and _right(case, ill, version, flavour))
+    if fits:
         evidence.append(
             f"branch and flavour are right for it ({version} {flavour or ''}): installing again changes nothing".replace(
                 " )", ")"
@@ -317,6 +319,7 @@ def _init_failed(case: Case) -> Iterator[Found]:
         f"{queries.counted(ill, 'card') if ill else 'a card'} cannot be initialised by the driver",
         evidence,
         queries.hardware(case, text),
+        cards=[gpu.slot for gpu in ill] if fits else (),
     )
 
 
