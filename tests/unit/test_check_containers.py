@@ -84,3 +84,23 @@ def test_a_refusal_is_a_failure():
     config, facts, decision = decided(case)
     verdicts = run(facts, containers_expectation(config, facts, load_catalog(), decision))
     assert verdicts["runtime"]["status"] == "fail" and "snap" in verdicts["runtime"]["message"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"cdi": "always"},
+        {"default_runtime": "nvidia"},
+        {"shm_size": "8G"},
+        {"version": "1.18.0"},
+        {"docker_users": ["ann"]},
+    ],
+    ids=str,
+)
+def test_a_host_that_names_no_runtime_is_held_to_nothing(config):
+    """The settings of a group reach hosts without containers, too: the role does nothing there, so verify asks for nothing."""
+    case = {"config": config, "containers": {"docker": {"engine": "/usr/bin/dockerd"}}}
+    config, facts, decision = decided(case)
+    assert decision.target is None and not decision.blockers
+    verdicts = run(facts, containers_expectation(config, facts, load_catalog(), decision))
+    assert {v["id"]: v["message"] for v in verdicts.values() if v["status"] == "fail"} == {}

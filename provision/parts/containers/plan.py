@@ -164,12 +164,14 @@ def containers_expectation(
         rootless=list(config.rootless_users),
         names=list(catalog.container_toolkit.packages.set),
         legacy=list(catalog.container_toolkit.legacy.remove_packages),
-        version=config.version.split("-")[0] or None,
+        version=(config.version.split("-")[0] if config.wanted else "") or None,
         hold=config.wanted and config.hold,
-        default_runtime=config.default_runtime,
-        shm_size=config.shm_size,
+        default_runtime=config.default_runtime if config.wanted else "",
+        shm_size=config.shm_size if config.wanted else "",
         users=list(config.docker_users) if config.docker else [],
-        cdi=bool(target.spec.get("cdi")) if target else "podman" in config.runtimes or config.cdi == "always",
+        cdi=bool(target.spec.get("cdi"))
+        if target
+        else config.wanted and ("podman" in config.runtimes or config.cdi == "always"),
         device_links=config.wanted and config.device_links,
         refused=[issue.message for issue in decision.blockers],
     )
