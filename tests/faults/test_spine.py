@@ -8,6 +8,8 @@ import time
 import pytest
 
 from tests.faults.conftest import driver_packages, holds, transactions, what_runs
+from tests.lab import repos
+from tests.lab.conda import publish
 
 pytestmark = pytest.mark.lab
 
@@ -62,7 +64,7 @@ def test_from_nothing_to_verified_and_then_nothing_more(fleet):
 
 # What a host is after a run: files with mode and hash, links, packages with their holds and marks, units, modules' options.
 STATE = r"""
-find /etc /usr/local /lib/systemd/system /usr/share/keyrings -path /etc/sim -prune -o -type f \
+find /etc /usr/local /opt /lib/systemd/system /usr/share/keyrings -path /etc/sim -prune -o -name __pycache__ -prune -o -type f \
     -printf '%p %m %U:%G ' -exec sha256sum {} \;
 find /etc /usr/local /opt /dev/char -type l -printf '%p %l\n'
 dpkg-query -W -f '${Package} ${Version} ${Status}\n'
@@ -73,13 +75,27 @@ find /var/lib/gpu-provision -printf '%p %m\n'
 # A machine's own, and the names of runs and their times.
 OWN = re.compile(
     r"^/etc/(?:host(?:name|s) |machine-id |ssh/ssh_host_|resolv\.conf |ld\.so\.cache )|"
-    r"^/var/lib/gpu-provision/(?:history|snapshots)/."
+    r"^/var/lib/gpu-provision/(?:history|snapshots)/.|/conda-meta/(?:history|gpu-provision) "
 )
 
 
 def test_plain_ansible_alone_does_the_same(fleet):
-    command = fleet(*({"name": name, "gpus": ["RTX 4090"], "nouveau": False} for name in ("gpu01", "gpu02")))
-    want = ("-e", json.dumps({"cuda_toolkit_versions": ["12.8"]}))
+    # A stand-in of podman: it runs on the host what is to run in a container.
+    podman = '#!/bin/sh\n[ "$1" != run ] || exec nvidia-smi -L\necho podman version 4.9.3\n'
+    files = {"/etc/pip.conf": publish.PIP_CONF, "/usr/bin/podman": podman}
+    host = {"gpus": ["RTX 4090"], "nouveau": False, "extra": files, "run": ["chmod 755 /usr/bin/podman"]}
+    command = fleet(*({"name": name, **host} for name in ("gpu01", "gpu02")))
+    # Something of every part: driver, CUDA, conda, containers.
+    values = {
+        **publish.variables(),
+        "cuda_toolkit_versions": ["12.8"],
+        "miniconda_environments": [{"name": "py311cu124", "python": "3.11", "torch": "2.6.0", "cuda": "12.4"}],
+        "container_toolkit_runtimes": ["podman"],
+        "container_toolkit_repo_url": repos.toolkit_url(),
+        "container_toolkit_repo_key": "{{ nvidia_driver_repo_key }}",
+        "container_toolkit_repo_key_fingerprint": "{{ nvidia_driver_repo_key_fingerprint }}",
+    }
+    want = ("-e", json.dumps(values))
     plain = ("-l", "gpu01", *want)
     checked = command.ansible("site.yml", "--check", "--diff", *plain)
     assert checked.returncode == 0, checked.stdout + checked.stderr
