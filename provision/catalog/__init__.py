@@ -544,9 +544,9 @@ class Catalog(Files):
     def tensorflow_support(self, version: str, gpu: Gpu, machine: str = "x86_64") -> Support:
         """Degree to which the wheels of a TensorFlow release for a processor run on a GPU."""
         row = self.tensorflow_codes(version)
-        if row is None or machine not in self.frameworks.tensorflow.machines or gpu.cc in row.fails:
+        if row is None or machine not in self.frameworks.tensorflow.machines:
             return "none"
-        return _degree(gpu.cc, row.cc, ptx=row.ptx)
+        return self.code_support(row, gpu)
 
     def jax(self, text: str) -> JaxRelease:
         """JAX release of "0.6.2", "0.6" (its newest) or "0.6.2+cuda12"; UsageError names the nearest."""
@@ -564,7 +564,7 @@ class Catalog(Files):
     @staticmethod
     def code_support(codes: CodeList, gpu: Gpu) -> Support:
         """Degree to which what a list of code names runs on a GPU."""
-        return _degree(gpu.cc, codes.cc, ptx=codes.ptx)
+        return "none" if gpu.cc in codes.fails else _degree(gpu.cc, codes.cc, ptx=codes.ptx)
 
     # Ubuntu, repositories, known-bad versions -------------------------------------------------------------------------
 

@@ -45,13 +45,12 @@ def tensorflow_pin(catalog: Catalog, text: str, version: str) -> str:
     return f"=={max(known, key=key)}" if known else f"=={minor(version)}.*"
 
 
-def tensorflow_holds(codes: CodeList | None, cc: str | None) -> str:
-    """What the wheels of a TensorFlow release hold for a GPU of this compute capability, as text."""
+def code_held(codes: CodeList | None, cc: str | None) -> str:
+    """What wheels hold for a GPU of this compute capability, as text."""
     if codes is None:
-        return "what its wheels hold is not known"
+        return "code that is not known"
     ptx = f", PTX {codes.ptx}" if codes.ptx else ""
-    fails = f", which does not load on {cc} (CUDA_ERROR_INVALID_PTX)" if cc in codes.fails else ""
-    return f"its wheels hold code for {', '.join(codes.cc)}{ptx}{fails}"
+    return f"code for {', '.join(codes.cc)}{ptx}" + (f", which does not load on {cc}" if cc in codes.fails else "")
 
 
 def conda_installers(catalog: Catalog, distribution: str, machine: str) -> list[CondaInstaller]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from provision.catalog import Gpu
 from provision.catalog.builds import torch_tags
-from provision.catalog.frameworks import tensorflow_holds
+from provision.catalog.frameworks import code_held
 from provision.catalog.toolkits import c_library, elsewhere, holders, targets
 from provision.catalog.versions import key, same
 from provision.compat.answer import Nearest
@@ -115,9 +115,16 @@ class Clash:
         if gpu.machine and gpu.machine not in self.catalog.frameworks.tensorflow.machines:
             return self._no_wheels("tensorflow", gpu.machine, f"{gpu.name} sits beside {gpu.machine} processors only")
         codes = self.catalog.tensorflow_codes(release.version)
-        because = [tensorflow_holds(codes, gpu.cc), f"{gpu.name} has compute capability {gpu.cc}", self._line(gpu)]
+        because = [
+            f"its wheels hold {code_held(codes, gpu.cc)}",
+            f"{gpu.name} has compute capability {gpu.cc}",
+            self._line(gpu),
+        ]
         message = f"{self.title['tensorflow']} does not run on {gpu.name}"
-        hint = "NVIDIA's container of TensorFlow runs there" if codes and gpu.cc in codes.fails else None
+        fails = codes is not None and gpu.cc in codes.fails
+        hint = (
+            "NVIDIA's container of TensorFlow runs there; the wheels end with CUDA_ERROR_INVALID_PTX" if fails else None
+        )
         return self._say("tensorflow.gpu_not_supported", message, because, hint)
 
     # The processor decides which wheels there are.
@@ -129,9 +136,7 @@ class Clash:
         if gpu.machine and not builds:
             return self._no_wheels("jax", gpu.machine, f"{gpu.name} sits beside {gpu.machine} processors only")
         because = [
-            f"jax[{codes.extra}]: code for {', '.join(codes.cc)}, PTX {codes.ptx}"
-            for codes in release.builds
-            if codes.extra in builds
+            f"jax[{codes.extra}]: {code_held(codes, gpu.cc)}" for codes in release.builds if codes.extra in builds
         ]
         because += [f"{gpu.name} has compute capability {gpu.cc}", self._line(gpu)]
         return self._say("jax.gpu_not_supported", f"{self.title['jax']} has no code for {gpu.name}", because)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from provision.catalog import UNSURE, Branch, CudaMinor, Gpu
+from provision.catalog.models.frameworks import CodeList
 from provision.catalog.toolkits import c_library, host_compiler, native_from
 from provision.catalog.versions import key, same
 from provision.compat.answer import ImageAnswer
@@ -50,13 +51,11 @@ class Warnings:
             codes = self.catalog.tensorflow_codes(tensorflow.version)
             what = f"which GPUs the wheels of {parsed['tensorflow'].title} hold code for"
             self.uncertain(what, codes.certainty if codes else "unknown", codes.note if codes else None)
-            failing = {gpu.cc for gpu in gpus} & {*(codes.fails if codes else ())}
-            if codes and failing:
-                what = f"that the PTX of {parsed['tensorflow'].title} does not load on {', '.join(map(str, failing))}"
-                self.uncertain(what, codes.fails_certainty, "reported for 2.16 and newer")
+            self._fails(parsed["tensorflow"].title, codes, gpus)
         for build in jax.builds if jax and gpus else ():
             if jax and build.extra in extras:
                 self.uncertain(f"what jax[{build.extra}] of {jax.version} holds", build.certainty, build.note)
+                self._fails(f"jax[{build.extra}] of {jax.version}", build, gpus)
         for toolkit in toolkits if gpus else ():
             self.uncertain(
                 f"which GPUs CUDA {toolkit.version} compiles for",
@@ -73,6 +72,11 @@ class Warnings:
                 self.uncertain(
                     f"that {parsed['cudnn'].title} needs compute capability {low.cc}", low.certainty, low.note
                 )
+
+    def _fails(self, title: str, codes: CodeList | None, gpus: Iterable[Gpu]) -> None:
+        failing = sorted({gpu.cc for gpu in gpus if codes and gpu.cc and gpu.cc in codes.fails})
+        if codes and failing:
+            self.uncertain(f"that the PTX of {title} does not load on {', '.join(failing)}", codes.fails_certainty)
 
     def nccl(self, version: str | None) -> None:
         """Say what is known against an NCCL on the GPUs."""

@@ -17,7 +17,7 @@ from provision.catalog.builds import (
     of_torch,
     torch_tags,
 )
-from provision.catalog.frameworks import pythons, tensorflow_holds, tensorflow_pin
+from provision.catalog.frameworks import code_held, pythons, tensorflow_pin
 from provision.catalog.models.frameworks import CodeList
 from provision.catalog.versions import key, minor, same
 from provision.errors import Issue, UsageError
@@ -271,7 +271,7 @@ class Frameworks:
             degree = build.support(gpu) if gpu.cc else "jit"
             if degree == "none" or (degree == "jit" and not self.driver.knows(build.cuda)):
                 codes = self.catalog.tensorflow_codes(release.version)
-                because = [f"{tensorflow_holds(codes, gpu.cc)}; {gpu.name} has {gpu.cc}", *_doubt(codes)]
+                because = [f"its wheels hold {code_held(codes, gpu.cc)}; {gpu.name} has {gpu.cc}", *_doubt(codes)]
                 self.block("conda.no_code_for_gpu", f"TensorFlow {release.version} does not run on {gpu.name}", because)
             elif degree == "jit":
                 self.warn(
