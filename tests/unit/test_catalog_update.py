@@ -69,6 +69,7 @@ def test_an_index_fills_in_what_a_catalog_lacks_and_a_second_run_changes_nothing
     assert (seen.exit_code, seen.written, files(folder)) == (2, False, before)
     written = run(folder, f"python={INDEX}")
     assert (written.exit_code, written.written, rows(written)) == (0, True, rows(seen))
+    assert "+ frameworks.yml torch.arch_lists.2.15 2.15 cu132" in rows(written)
     now = read_catalog(folder)
     torch = now.torch("2.15")
     assert (torch.version, torch.default, torch.cudnn, torch.nccl) == ("2.15.0", "cu132", "9.26.0.51", "2.30.7")

@@ -45,7 +45,8 @@ class Change:
     def where(self) -> str:
         key = self.row.key
         names = key if isinstance(key, Mapping) else {}
-        shown = " ".join(str(value) for value in names.values()) if names else "" if key is None else str(key)
+        named = " ".join("+".join(v) if isinstance(v, list) else str(v) for v in names.values())
+        shown = named if names else "" if key is None else str(key)
         return f"{self.row.table[0]}.yml {'.'.join((*self.row.table[1:], shown))}".rstrip(". ")
 
 
