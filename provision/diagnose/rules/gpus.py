@@ -487,17 +487,21 @@ def _nodes(case: Case) -> Iterator[Found]:
 
 @rule("gpus.nodes_closed")
 def _nodes_closed(case: Case) -> Iterator[Found]:
-    """A group of people that has the nodes is somebody's decision; nodes of root's alone are a mode that went wrong."""
+    """A group of people that has the nodes is somebody's decision; nodes of root's alone are a mode that went wrong.
+
+    The driver's programs give a node the mode of NVreg_DeviceFileMode whenever they run: on an H200 a chmod was gone after the next
+    nvidia-smi. So what is closed comes from an option, or from a rule of udev with NVreg_ModifyDeviceFiles=0.
+    """
     closed = queries.boot(case).closed_nodes
     if not closed or queries.in_container(case):
         return
-    rows = [row for row in queries.boot(case).modprobe if "NVreg_DeviceFile" in row.text]
-    where = f"NVreg_DeviceFile… in {rows[0].file}" if rows else "the udev rule (grep -r nvidia /etc/udev/rules.d)"
+    rows = [
+        row for row in queries.boot(case).modprobe if re.search(r"NVreg_(?:DeviceFile|ModifyDeviceFiles)", row.text)
+    ]
+    where = rows[0].place if rows else "the udev rule (grep -r nvidia /etc/udev/rules.d)"
     yield Found(
         f"only root can open the cards: {queries.some(list(closed), 3)}",
         [*(f"{node}: mode {mode}" for node, mode in closed.items()), *(row.place for row in rows)],
-        queries.manual(
-            f"take out {where}, or give the nodes to a group of people; until the next boot: chmod 0666 {' '.join(closed)}"
-        ),
+        queries.manual(f"take out {where}, or give the nodes to a group (NVreg_DeviceFileGID, mode 0660); then reboot"),
         level="warning",
     )
