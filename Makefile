@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: docs help demo test unit system lint lab-test lab-self-test molecule package release-check bench attack test-all clean
+.PHONY: docs docs-site help demo test unit system lint lab-test lab-self-test molecule package release-check bench attack test-all clean
 PARTS := lint unit system lab-test molecule package
 
 help:  ## this list
@@ -24,6 +24,10 @@ test: $(PARTS)  ## everything that must pass before a change lands
 
 docs: $(STAMP)  ## write the generated pages: READMEs of the roles, docs/checks.md, docs/findings, docs/schemas
 	$(BIN)/python -m tools.docs
+
+docs-site: $(STAMP)  ## the documentation as a site in ./site, with a search
+	[ -x $(BIN)/mkdocs ] || $(BIN)/python -m pip install --quiet "mkdocs-material>=9.5"
+	$(BIN)/python -m tools.site
 
 unit: $(STAMP)  ## unit tests and the fast attacks: no root, no network
 	$(BIN)/python -m pytest -n 2 tests/unit tests/attack --ignore=tests/attack/lab
@@ -77,4 +81,4 @@ test-all: $(PARTS) lab-self-test  ## make test with every scenario and many more
 
 clean:  ## stop what the lab started, remove what was built here
 	-[ -x $(BIN)/python ] && $(BIN)/python -m tests.lab down
-	rm -rf $(VENV) .venv-* .cache .pytest_cache .mypy_cache .ruff_cache .ansible dist
+	rm -rf $(VENV) .venv-* .cache .pytest_cache .mypy_cache .ruff_cache .ansible dist site

@@ -12,7 +12,7 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -49,6 +49,16 @@ _TRAPS = """\
 `provision diagnose --text TEXT` knows these too, beside the findings. They come from programs more than from hosts, so that
 no look at a host finds them. Each with its source in `provision/catalog/data/traps.yml`.
 """
+
+
+_SUPPORT = """\
+# What fits together
+
+This page is written from the catalog, whose newest facts are of {day}. `provision compat` answers for one machine, with sources:
+`provision compat --gpu 'RTX 4090' --cuda 12.8 --torch 2.6`. A fact with * was worked out from others or is not certain.
+"""
+_KINDS = {"LTSB": "long-term", "PB": "production", "NFB": "new features", "unknown": "not known"}
+_MODULES = {"none": "proprietary", "available": "proprietary, open", "default": "open, proprietary", "only": "open"}
 
 
 def checks_page() -> str:
@@ -170,6 +180,76 @@ def traps_page() -> str:
     return "\n".join(parts) + "\nWritten from the catalog by `make docs`. [All findings](README.md).\n"
 
 
+def support_page() -> str:
+    """Return the text of docs/support.md: driver branches, CUDA releases and Ubuntu releases of the catalog."""
+    catalog = load_catalog()
+
+    def sure(value: object, certainty: str) -> str:
+        return "not known" if value is None else f"{value}{'' if certainty in ('sourced', 'verified') else ' *'}"
+
+    branches = [
+        (
+            branch.number,
+            _KINDS[branch.type],
+            sure(branch.last_version, branch.last_version_certainty),
+            "ended" if branch.ended else sure(branch.eol, branch.eol_certainty),
+            f"from {branch.oldest_architecture}",
+            _MODULES[branch.open],
+            sure(branch.max_cuda, branch.max_cuda_certainty),
+            sure(branch.max_kernel, branch.max_kernel_certainty) if branch.max_kernel else "no limit known",
+        )
+        for branch in reversed(catalog.branches)
+    ]
+    toolkits = [
+        (
+            minor.version,
+            minor.releases[-1] if minor.releases else "",
+            minor.min_driver,
+            f"{minor.ccs[0]} to {minor.ccs[-1]}",
+            minor.gcc_max,
+        )
+        for minor in reversed(catalog.cuda_minors)
+    ]
+    releases = [
+        (
+            row.version,
+            row.kernel_ga,
+            row.gcc,
+            row.glibc,
+            f"{row.cuda_first} to {row.cuda_last or 'the newest'}" if row.cuda_first else "none",
+        )
+        for row in map(catalog.ubuntu, catalog.ubuntu_data.releases)
+    ]
+    titles = (
+        "Branch",
+        "Kind",
+        "Newest",
+        "Support until",
+        "Cards",
+        "Modules, the preferred first",
+        "CUDA up to",
+        "Kernel up to",
+    )
+    return "\n".join(
+        [
+            _SUPPORT.format(day=catalog.day),
+            "## Driver branches\n",
+            _table(titles, branches),
+            "## CUDA\n\nWith the driver of its own branch a toolkit works in full; from the driver named here it works by"
+            " minor-version compatibility.\n",
+            _table(("CUDA", "Newest release", "Driver at least", "Compute capabilities", "gcc up to"), toolkits),
+            "## Ubuntu\n",
+            _table(("Ubuntu", "Kernel", "gcc", "glibc", "CUDA in NVIDIA's repository"), releases),
+            "Written from the catalog by `make docs`. [How the catalog is kept](catalog.md).\n",
+        ]
+    )
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in lines)
+
+
 def _paragraph(text: str) -> str:
     """A sentence, in lines of a length that people read."""
     text = text.strip()
@@ -238,7 +318,8 @@ def main() -> None:
     page.write_text(json_page(page.read_text(encoding="utf-8")), encoding="utf-8")
     (ROOT / "docs/findings/README.md").write_text(findings_page(), encoding="utf-8")
     (ROOT / "docs/findings/traps.md").write_text(traps_page(), encoding="utf-8")
-    sys.stdout.write("wrote docs/checks.md, docs/json.md, docs/man, docs/findings and docs/schemas\n")
+    (ROOT / "docs/support.md").write_text(support_page(), encoding="utf-8")
+    sys.stdout.write("wrote docs/checks.md, docs/json.md, docs/support.md, docs/man, docs/findings and docs/schemas\n")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def test_every_check_is_explained():
 def test_index_of_findings_and_errors_known_by_their_text_are_current():
     assert (ROOT / "docs/findings/README.md").read_text() == docs.findings_page(), "run: make docs"
     assert (ROOT / "docs/findings/traps.md").read_text() == docs.traps_page(), "run: make docs"
+    assert (ROOT / "docs/support.md").read_text() == docs.support_page(), "run: make docs"
 
 
 def test_the_page_of_documents_is_current():
