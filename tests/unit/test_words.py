@@ -1,8 +1,9 @@
-"""README, CONTRIBUTING and docs stay in plain English: none of the private words and inversions that readers stumbled over.
+"""README, CONTRIBUTING, docs and the pages of findings stay in plain English, without private words and inversions.
 
-Each row is a pattern, and what to write instead. Code, output and links are not prose; docs/checks.md and the table of
-docs/json.md are generated from messages of the program. proselint was tried (0.16): 99 of its 103 remarks on
-these pages were about quotes, ellipses, accents and repeated words in output, and none was about a sentence of this kind.
+Each row is a pattern, and what to write instead. Code, output and links are not prose, and the front matter of a finding has
+regular expressions over the output of programs; docs/checks.md and the table of docs/json.md are generated from messages of
+the program. proselint was tried (0.16): 99 of its 103 remarks on these pages were about quotes, ellipses, accents and
+repeated words in output, and none was about a sentence of this kind.
 """
 
 import re
@@ -10,8 +11,14 @@ import re
 import pytest
 
 from provision.collection import ROOT
+from provision.diagnose import pages
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(set(ROOT.glob("docs/*.md")) - {ROOT / "docs/checks.md"})]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(set(ROOT.glob("docs/*.md")) - {ROOT / "docs/checks.md"}),
+    *sorted(pages.FOLDER.glob("*.md")),
+]
 
 INSTEAD = {
     # words that only this project used
@@ -54,8 +61,15 @@ INSTEAD = {
 
 
 def prose(text):
-    """Return the text without blocks of code, code in lines, generated tables and addresses of links; lines keep their numbers."""
-    for kind in (r"^ *```.*?^ *```", r"<!-- documents:.*<!-- documents:[^>]*>", r"`[^`]*`", r"\]\([^)]*\)", r'"[^"]*"'):
+    """Return the text without front matter, code, generated tables, quotes and addresses of links; lines keep their numbers."""
+    for kind in (
+        r"\A---$.*?^---$",
+        r"^ *```.*?^ *```",
+        r"<!-- documents:.*<!-- documents:[^>]*>",
+        r"`[^`]*`",
+        r"\]\([^)]*\)",
+        r'"[^"]*"',
+    ):
         text = re.sub(kind, lambda found: "\n" * found[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
     return text
 
@@ -77,3 +91,7 @@ def test_pages_use_plain_words(page):
 def test_private_words_would_be_found():
     text = "A wish.\n```\na wish\n```\nThe `wish` of a stand-in,\nlooked\nat again: [x](wish.md)\n"
     assert [line.split(":")[0] for line in found(text)] == ["line 1", "line 6"]
+
+
+def test_front_matter_is_not_prose():
+    assert [line.split(":")[0] for line in found("---\ntexts: [a wish]\n---\n\n# a wish\n")] == ["line 5"]
