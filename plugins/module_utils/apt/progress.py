@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import os
 
+from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+
 PATH = "/run/gpu-provision/apt.progress"
 _LAST_BYTES = 4096
 
@@ -48,11 +50,5 @@ def waiting(handle, busy):
 
 def main(args):
     """Return {"line": the last status line, None without a change that runs}."""
-    try:
-        with open(PATH, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_BYTES))
-            lines = file.read(_LAST_BYTES).decode("utf-8", "replace").split("\n")[:-1]
-    except OSError:
-        # None is running, or it has just ended.
-        return {"line": None}
+    lines = (HostTree().tail(PATH, _LAST_BYTES) or b"").decode("utf-8", "replace").split("\n")[:-1]
     return {"line": lines[-1][:300] if lines else None}
