@@ -145,7 +145,7 @@ def test_apply_brings_back_what_software_can_and_a_person_the_rest(fleet):
     }
     lab.host("source").run("rm /etc/apt/sources.list.d/mine.list")
     card = lab.host("card").machine()["gpus"][0]
-    lab.host("card").machine(gpus=[card, {**card, "slot": "0000:43:00.0", "uuid": "GPU-0"}])
+    lab.host("card").machine(gpus=[card, {**card, "slot": "0000:43:00.0", "uuid": "GPU-0", "numa": 1}])
     lab.host("card").restart()
     lab.host("kernel").restart()
     lab.host("pcie").run("echo 16 > /sys/bus/pci/devices/0000:1b:00.0/current_link_width")
