@@ -118,7 +118,8 @@ def _write(catalog: Catalog, folder: Path, changes: Sequence[update.Change]) -> 
         found = review.contradictions(read_catalog(tried))
     finally:
         shutil.rmtree(tried)
-    new = [line for line in found if line not in review.contradictions(catalog)]
+    known = review.contradictions(catalog)
+    new = [line for line in found if line not in known]
     if new:
         hint = "a row that it needs is missing: docs/catalog.md says which; put it into the folder first"
         raise UsageError(

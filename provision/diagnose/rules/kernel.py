@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import deb_version, driver_names
+from provision.catalog import Branch
 from provision.diagnose import queries
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
@@ -233,13 +234,7 @@ def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool
     named = str(case.values.get("nvidia_driver_branch", "recommended")) != "recommended" or bool(
         case.values.get("nvidia_driver_version")
     )
-    fitting = case.catalog.branches_for(queries.catalog_gpu(case, gpu) for gpu in queries.own_gpus(case))
-    # Old cards have none: what is left to them is a build that Ubuntu patched.
-    later = [
-        row.number
-        for row in case.catalog.branches
-        if branch and ended and row.ended is False and row.number > branch.number and row.number in fitting
-    ]
+    later = _later(case, branch) if branch and ended else []
     if branch and later and (named or _pins(case)):
         return queries.manual(
             f"take branch {later[0]}, since {branch.number} has ended{stay}: nvidia_driver_branch in the "
@@ -251,6 +246,13 @@ def _way_to_a_build(case: Case, tree: DkmsTree, others: list[str], too_new: bool
     if named:
         return queries.manual(f"{text}: the inventory names this driver (nvidia_driver_branch, nvidia_driver_version)")
     return _update(text)
+
+
+def _later(case: Case, branch: Branch) -> list[int]:
+    """Living branches after this one that drive the cards; old cards have none, and only a build that Ubuntu patched."""
+    fitting = case.catalog.branches_for(queries.catalog_gpu(case, gpu) for gpu in queries.own_gpus(case))
+    rows = case.catalog.branches
+    return [row.number for row in rows if row.ended is False and row.number > branch.number and row.number in fitting]
 
 
 def _update(words: str) -> Repair:
