@@ -164,8 +164,8 @@ def findings_page() -> str:
     parts = [_FINDINGS]
     for name, title in pages.AREAS.items():
         rows = [page for page in pages.all_pages() if pages.area(page.code) == name]
-        table = "\n".join(f"| [{page.code}]({folder}/{page.code}.md) | {page.level} | {page.title} |" for page in rows)
-        parts.append(f"## {title}\n\n| code | level | cause |\n| --- | --- | --- |\n{table}\n")
+        cells = [(f"[{page.code}]({folder}/{page.code}.md)", page.level, page.title) for page in rows]
+        parts.append(f"## {title}\n\n" + _table(("code", "level", "cause"), cells))
     return "\n".join(parts) + "\nWritten from the pages by `make docs`.\n"
 
 
@@ -270,7 +270,7 @@ _MARK = "<!-- documents: written from the models by make docs -->\n"
 
 def json_page(text: str) -> str:
     """Return docs/json.md with the table of documents written anew between its two marks."""
-    rows = ["| command | schema | of each host | of the whole |", "| --- | --- | --- | --- |"]
+    rows = []
     for name, schema in sorted(schemas().items()):
         word = name.split("/")[1]
         asked = _ASKED_BY.get(word, word)
@@ -281,11 +281,10 @@ def json_page(text: str) -> str:
         states = f"`status` {', '.join(status['enum'])}; " if "enum" in status else ""
         more = [f"`{field}`" for field in schema["properties"] if field not in _COMMON]
         command = asked if " that " in asked else f"`{asked}`"
-        rows.append(
-            f"| {command} | [{word}.json](schemas/{word}.json) | {states}{', '.join(fields)} | {', '.join(more)} |"
-        )
+        rows.append((command, f"[{word}.json](schemas/{word}.json)", states + ", ".join(fields), ", ".join(more)))
     before, _, rest = text.partition(_MARK)
-    return before + _MARK + "\n".join(rows) + "\n" + _MARK + rest.partition(_MARK)[2]
+    table = _table(("command", "schema", "of each host", "of the whole"), rows)
+    return before + _MARK + table + _MARK + rest.partition(_MARK)[2]
 
 
 def _host_of(schema: dict[str, Any]) -> dict[str, Any]:
