@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
@@ -167,7 +166,7 @@ def _carry_out(wanted, migrated, foreign, check, fetched):
         files.append({"path": "the key", "action": "would be fetched"})
     if not check:
         if any(path in foreign for path, _, _ in changes):
-            backup = os.path.join(BACKUP, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+            backup = own_files.dated(BACKUP + "/")
         for path, _, new in changes:
             if path in foreign:
                 _save(path, backup)

@@ -611,8 +611,7 @@ class _Task(object):
     def _log(self):
         if self.log_path is None:
             _make_dir(self.log_dir, 0o755)
-            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            self.log_path = "%s/apt-%s-%d.log" % (self.log_dir, stamp, os.getpid())
+            self.log_path = own_files.dated(self.log_dir + "/apt-", "-%d.log" % os.getpid())
         handle = os.open(self.log_path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         os.fchmod(handle, 0o640)
         try:

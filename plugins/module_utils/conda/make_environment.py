@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import time
 from urllib.parse import urlsplit
 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
@@ -31,7 +30,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda.common import 
     read_text,
     write_text,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.lib import redact, scratch
+from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files, redact, scratch
 
 EXPORTS = "/var/backups/gpu-provision/conda"
 
@@ -348,11 +347,7 @@ class _Environment(Work):
 
     def save(self, state):
         """Save what is in the environment before it goes: in conda's own words, of a part the names of its packages."""
-        folder = "%s/%s-%s" % (
-            self.params.get("export_to") or EXPORTS,
-            self.params["name"],
-            time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()),
-        )
+        folder = own_files.dated("%s/%s-" % (self.params.get("export_to") or EXPORTS, self.params["name"]))
         os.makedirs(folder, 0o700, exist_ok=True)
         self.export = folder
         self.done.append("saved the export of %s in %s" % (self.params["name"], folder))

@@ -90,13 +90,12 @@ class Host(object):
         """Save a File's content below the backup folder; returns the copy's path. The same content is kept once."""
         folder = self.tree.real(self.backup) + os.path.dirname(path)
         base = os.path.basename(path)
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.clock.time()))
         try:
             os.makedirs(folder, 0o700, exist_ok=True)
             last = sorted(name for name in os.listdir(folder) if name.startswith(base + "."))[-1:]
             if last and own_files.read(os.path.join(folder, last[0])) == old.data:
                 return os.path.join(folder, last[0])
-            copy = os.path.join(folder, "%s.%s" % (base, stamp))
+            copy = own_files.dated(os.path.join(folder, base + "."), now=self.clock.time())
             own_files.write(copy, old.data, old.mode & 0o700)
         except OSError as error:
             self._file_error(own_files.FileError(folder, "write a backup to", error))

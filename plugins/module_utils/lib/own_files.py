@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 
@@ -151,6 +152,19 @@ def _make_folders(folder):
     _make_folders(os.path.dirname(folder))
     os.mkdir(folder)
     os.chmod(folder, 0o755)  # noqa: S103 - whatever the umask of this run is, users must get in
+
+
+def dated(base, end="", now=None):
+    """A path that nothing has yet: base, the time in UTC (now: in seconds), end; counted on where two fall in one second.
+
+    So that no backup, log or export ever takes the place of an earlier one.
+    """
+    stamped = base + time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    path, number = stamped + end, 1
+    while os.path.lexists(path):
+        number += 1
+        path = "%s-%d%s" % (stamped, number, end)
+    return path
 
 
 def show(data):

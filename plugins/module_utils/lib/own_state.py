@@ -116,11 +116,7 @@ def take(path, shape, warnings, lost=None):
 
 def put_aside(damage):
     """Give a damaged file (or folder) another name beside it; returns what was done, as text."""
-    aside = base = "%s.damaged-%s" % (damage.path, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
-    number = 1
-    while os.path.lexists(aside):
-        number += 1
-        aside = "%s-%d" % (base, number)
+    aside = own_files.dated(damage.path + ".damaged-")
     try:
         own_files.rename(damage.path, aside)
     except OSError as error:

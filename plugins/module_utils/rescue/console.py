@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import sys
-import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
@@ -227,7 +226,7 @@ class Console(object):
 
     def open_log(self):
         """A disk that is full or read-only may be the cause: then there is no log."""
-        path = time.strftime(apt_transaction.LOGS + "/offline-%Y%m%dT%H%M%SZ.log", time.gmtime())
+        path = own_files.dated(apt_transaction.LOGS + "/offline-", ".log")
         try:
             os.makedirs(apt_transaction.LOGS, exist_ok=True)
             self.log = open(path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115

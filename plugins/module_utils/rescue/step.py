@@ -13,7 +13,6 @@ import glob
 import os
 import re
 import shutil
-import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
@@ -403,7 +402,7 @@ class Steps(object):
 
     def _folder(self):
         if self.backup is None:
-            self.backup = os.path.join(apt_configure.BACKUP, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+            self.backup = own_files.dated(apt_configure.BACKUP + "/")
         return self.path(self.backup)
 
     def _keep(self, path):
