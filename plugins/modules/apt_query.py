@@ -51,7 +51,7 @@ options:
         type: str
         default: ""
       architectures:
-        description: Architectures, when not all are wanted.
+        description: Architectures, if not all.
         type: str
       key:
         description: The key, armored or as base64 of the binary form.

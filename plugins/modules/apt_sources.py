@@ -8,12 +8,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: apt_sources
-short_description: Configure one apt repository with its key, and take out other entries for it
+short_description: Configure one apt repository with its key, and remove other entries for it
 version_added: "0.1.0"
 description:
   - Writes C(/etc/apt/sources.list.d/gpu-provision-NAME.sources) and C(/etc/apt/keyrings/gpu-provision-NAME.gpg).
   - The key's fingerprint is checked before anything is written.
-  - Entries for the same repository in other files are taken out, because two entries with different keys break every
+  - Entries for the same repository in other files are removed, because two entries with different keys break every
     call of apt. The files are saved under C(/var/lib/gpu-provision/backup) first.
   - Writes our preferences and our list for unattended-upgrades as well, so that one task does all configuration.
   - Needs nothing on the host but Python.
@@ -48,7 +48,7 @@ options:
     type: str
     default: ""
   architectures:
-    description: Architectures, when not all are wanted.
+    description: Architectures, if not all.
     type: str
   key:
     description: The key, armored or as base64 of the binary form.
@@ -63,21 +63,21 @@ options:
     type: list
     elements: str
   migrate:
-    description: Take out entries for the same repository in other files.
+    description: Remove entries for the same repository in other files.
     type: bool
     default: true
   legacy_uris:
     description:
-      - Regular expressions. An entry of another file is taken out too when its normalised URI (no scheme for http and
+      - Regular expressions. An entry of another file is removed too when its normalised URI (no scheme for http and
         https, no slash at the end) matches one from the start.
     type: list
     elements: str
     default: []
   legacy_keys:
     description:
-      - Full fingerprints of keys that apt is no longer to trust for every repository. They are taken out of
+      - Full fingerprints of keys that apt is no longer to trust for every repository. They are removed from
         C(/etc/apt/trusted.gpg) and C(/etc/apt/trusted.gpg.d), other keys stay; a keybox, and an armored file with other keys
-        in it, are left alone.
+        in it, are not changed.
     type: list
     elements: str
     default: []
@@ -121,7 +121,7 @@ files:
     - {path: /etc/apt/sources.list.d/gpu-provision-cuda.sources, action: written}
     - {path: /etc/apt/sources.list.d/cuda.list, action: moved away}
 migrated:
-  description: Entries that were taken out.
+  description: Entries that were removed.
   returned: success
   type: list
   elements: dict

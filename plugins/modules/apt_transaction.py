@@ -18,11 +18,11 @@ description:
     version, or when the disks are too full.
   - Waits for a program that holds apt's or dpkg's lock, and names it.
   - Never asks and never hangs. debconf, needrestart and scripts that read a terminal get no terminal.
-  - The change goes on to its end when the connection or Ansible is killed; the next run restores the holds of a run
+  - The change runs to its end when the connection or Ansible is killed; the next run restores the holds of a run
     that a power cut ended, and finishes half-configured packages. What that changed is not held against O(expect).
-  - A damaged journal is put aside as C(transaction.json.damaged-TIME), with a warning; the holds come back from its copy, or
+  - A damaged journal is renamed to C(transaction.json.damaged-TIME), with a warning; the holds come back from its copy, or
     from what is installed.
-  - Starts no program at all when dpkg's status file shows that everything is as wanted.
+  - Starts no program at all when dpkg's status file shows that nothing has to change.
 attributes:
   check_mode:
     description: Simulates and judges, changes nothing. Lists are not refreshed; where the host's apt does not know
@@ -85,7 +85,7 @@ options:
     default: true
   release:
     description:
-      - Lift the holds of the driver's packages for good. Goes before O(hold).
+      - Lift the holds of the driver's packages for good. Overrides O(hold).
     type: bool
     default: false
   extra_hold:
@@ -116,7 +116,7 @@ options:
     default: []
   lock_run:
     description:
-      - The run that has the lock of the host (M(gpu.provision.host_lock)); its lease begins anew. Where another run has it,
+      - The run that has the lock of the host (M(gpu.provision.host_lock)); its lease is renewed. Where another run has it,
         nothing is touched, and the module fails with the code C(host.locked).
     type: str
   lock_timeout:
@@ -196,7 +196,7 @@ files:
   elements: dict
   sample: [{path: /etc/apt/preferences.d/gpu-provision.pref, action: written}]
 recovered:
-  description: What an earlier run that was cut off had left, and what is on hold again; null in general.
+  description: What an earlier run that was interrupted had left, and what is on hold again; null in general.
   returned: success
   type: dict
   sample: {started: "2026-11-28T03:12:00Z", log: /var/log/gpu-provision/apt-20261128T031200Z-4711.log, held: []}
@@ -216,7 +216,7 @@ hint:
   description: What to do about it.
   returned: failure
   type: str
-  sample: mend the cause, then run it again
+  sample: fix the cause, then run it again
 """
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction

@@ -14,7 +14,7 @@ description:
   - Makes C(PREFIX/envs/NAME) with conda, then with pip, as the owner of the prefix and by absolute paths only.
   - Compares what is there afterwards with what was asked for, builds included. A framework that came without CUDA where
     CUDA was asked for is an error, and nothing of it stays.
-  - A run that was cut off is recognised by a marker beside the environment, and the next one makes it anew.
+  - A run that was interrupted is recognised by a marker beside the environment, and the next one rebuilds it.
   - An environment of somebody else is never touched. One that differs is replaced only with O(action=rebuild), after its
     export was saved, and comes back when the new one cannot be made.
   - Proxies are those of the task's environment. An index with a password goes to pip through its environment.
@@ -37,8 +37,8 @@ options:
   action:
     description:
       - V(create) for an absent one, V(finish) for one that a run before began, V(rebuild) for one that differs,
-        V(configure) for what lies around one that is as it should be.
-      - The module looks again for itself.
+        V(configure) for the settings of one that is as it should be.
+      - The module checks the host itself.
     type: str
     choices: [create, rebuild, finish, configure]
     default: create
@@ -114,7 +114,7 @@ options:
     type: str
     default: /var/backups/gpu-provision/conda
   wish:
-    description: What was asked for, kept in the record; an environment whose record has the same is left alone.
+    description: What was asked for, kept in the record; an environment whose record has the same is not changed.
     type: dict
     default: {}
   timeout:
@@ -146,7 +146,7 @@ done:
   elements: str
   sample: [made the environment py312cu124]
 path:
-  description: Where the environment lies.
+  description: Path of the environment.
   returned: success
   type: str
   sample: /opt/miniforge3/envs/py312cu124

@@ -13,12 +13,12 @@ version_added: "0.1.0"
 description:
   - Tells three states of a prefix apart by its files, absent, whole and partial, and does only what is missing. A whole
     one is never installed again.
-  - Fetches the installer into a folder of ours, going on where a run before was cut off, and checks its checksum before
+  - Fetches the installer into a folder of its own, continuing an interrupted download, and checks its checksum before
     it is run. A wrong one is an error that leaves nothing behind. A file on the host or a mirror works the same.
   - Runs the installer in its batch mode as the owner of the prefix, with that user's rights, home and umask.
-  - While the installer works, a marker lies in the prefix. A run that was killed is recognised by it, and the next one
+  - While the installer works, the prefix has a marker. A run that was killed is recognised by it, and the next one
     finishes it. Any other partial prefix is repaired only when O(action=repair).
-  - Sets keys of the prefix's C(.condarc) and keeps all others. Accepts terms of service only where it is told to.
+  - Sets keys of the prefix's C(.condarc) and keeps all others. Accepts terms of service only on request.
   - Proxies are those of the task's environment.
 attributes:
   check_mode:
@@ -29,16 +29,16 @@ attributes:
     support: full
 options:
   prefix:
-    description: Where conda lies, as an absolute path without spaces; C(~USER/) is written out.
+    description: The prefix of conda, as an absolute path without spaces; C(~USER/) is written out.
     type: str
     required: true
   action:
     description:
-      - V(install) for an absent prefix, and for one whose installation by us was cut off.
+      - V(install) for an absent prefix, and for one whose installation by gpu-provision was interrupted.
       - V(update) runs the installer over a whole one (C(-u)), when it is newer.
       - V(repair) runs it over a partial one that is not ours.
-      - V(configure) only looks after what lies around it.
-      - The module looks again for itself; what is as it should be is left alone whatever was planned.
+      - V(configure) only takes care of its settings.
+      - The module checks the host itself, and does not change what is as it should be, whatever was planned.
     type: str
     choices: [install, update, repair, configure]
     default: install
@@ -98,7 +98,7 @@ options:
     elements: str
     default: []
   cache_dir:
-    description: Where installers are kept. Only root may write there, since what lies there is run.
+    description: Where installers are kept. Only root may write there, since the installers are run.
     type: str
     default: /var/cache/gpu-provision/conda
   timeout:

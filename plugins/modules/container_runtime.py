@@ -14,13 +14,13 @@ description:
     with mode and owner kept and the old file saved.
   - What cannot be read is refused with line and column, and never overwritten. A key that is a flag of dockerd too is
     refused as well, since the daemon would not start.
-  - A daemon that takes a change up when told to read its file again is told so, which touches no container. Only what it
-    takes up at its start waits for a restart, and a restart for O(restart).
-  - The truth is what the daemon says, so a run that was cut off is finished by the next one.
+  - A daemon that applies a change on a reload is reloaded, which affects no container. Only what it
+    applies when it starts waits for a restart, and a restart for O(restart).
+  - The truth is what the daemon says, so a run that was interrupted is finished by the next one.
   - Calls C(systemctl daemon-reload), which takes GPUs from running containers without O(device_links), for a proxy only.
 options:
   docker:
-    description: The system's docker. Without it docker is left alone.
+    description: The system's docker. Without it docker is not changed.
     type: dict
     suboptions:
       runtime:
@@ -47,7 +47,7 @@ options:
         description:
           - The proxy through which docker pulls images, in a drop-in of its unit. Docker has to be restarted for it, and
             systemd reads its units again before. With empty values our drop-in goes. Not given, it is left as it is.
-          - A proxy in C(daemon.json), in a flag or in a file of C(EnvironmentFile) goes before it and is left alone.
+          - A proxy in C(daemon.json), in a flag or in a file of C(EnvironmentFile) overrides it and is not changed.
         type: dict
         suboptions:
           http:
@@ -73,7 +73,7 @@ options:
     elements: str
     default: []
   containerd:
-    description: containerd's CRI, which Kubernetes uses. Without it containerd is left alone.
+    description: containerd's CRI, which Kubernetes uses. Without it containerd is not changed.
     type: dict
     suboptions:
       default_runtime:
@@ -92,7 +92,7 @@ options:
     type: bool
   restart:
     description:
-      - When a daemon may be restarted for what it takes up at its start only. V(when_idle) when none of its containers
+      - When a daemon may be restarted for what it reads only when it starts. V(when_idle) when none of its containers
         would end, because none runs or C(live-restore) is on.
     type: str
     default: when_idle
@@ -147,11 +147,11 @@ restart_required:
   type: bool
   sample: false
 restart_because:
-  description: What it has to take up.
+  description: What it has to apply.
   returned: success
   type: list
   elements: str
-  sample: [docker takes up exec-opts at its start only]
+  sample: [docker applies exec-opts only when it starts]
 in_the_way:
   description: Containers that the restart would end.
   returned: success

@@ -10,9 +10,9 @@ module: cuda_environment
 short_description: Files for shells, links and the loader's cache of a host with CUDA toolkits
 version_added: "0.1.0"
 description:
-  - Writes files in one step each, removes files of ours, has C(/usr/local/cuda) lead where it should through
+  - Writes files in one step each, removes its own files, has C(/usr/local/cuda) lead where it should through
     update-alternatives, and runs ldconfig where that is needed.
-  - One module for all of it, so that a host is asked once. What is as it should be is left alone, and no program is
+  - One module for all of it, so that a host is asked once. What is as it should be is not changed, and no program is
     started for it.
   - Refuses before anything is changed when a file or folder of somebody else is in the way.
 options:
@@ -23,7 +23,7 @@ options:
     default: []
     suboptions:
       path:
-        description: Where the file lies. Missing folders are made, 0755.
+        description: Path of the file. Missing folders are made, 0755.
         type: path
         required: true
       content:
@@ -65,7 +65,7 @@ options:
         type: int
         required: true
   alternatives_gone:
-    description: Choices to take out of update-alternatives, where their folder is gone.
+    description: Choices to remove from update-alternatives, where their folder is gone.
     type: list
     elements: dict
     default: []

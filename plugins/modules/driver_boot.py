@@ -10,9 +10,9 @@ module: driver_boot
 short_description: Make the driver come up, now and at every boot
 version_added: "0.1.0"
 description:
-  - Writes small files of ours (modprobe.d, modules-load.d, systemd drop-ins), rebuilds the initramfs of every kernel when
+  - Writes small files of its own (modprobe.d, modules-load.d, systemd drop-ins), rebuilds the initramfs of every kernel when
     asked, has units started at every boot, and, where no reboot is to come, loads the modules and starts the units.
-  - One module for all of it, so that a host is asked once. What is as it should be is left alone.
+  - One module for all of it, so that a host is asked once. What is as it should be is not changed.
 options:
   build:
     description: Kernel releases for which DKMS is to build its modules.
@@ -26,7 +26,7 @@ options:
     default: []
     suboptions:
       path:
-        description: Where the file lies.
+        description: Path of the file.
         type: path
         required: true
       content:
@@ -206,7 +206,7 @@ class DriverBoot(object):
             return "dmesg | grep -e NVRM -e nvidia says why; provision verify names what is missing"
         if argv[0] == "systemctl":
             return "journalctl -b -u %s says why" % argv[-1]
-        return "look at free space in /boot and run it by hand"
+        return "check free space in /boot and run it by hand"
 
     def fail(self, code, message, hint, because=()):
         self.module.fail_json(

@@ -21,7 +21,7 @@ options:
     type: float
     default: 20
   conda_prefixes:
-    description: Conda installations to look at besides those in the usual places.
+    description: Conda installations to read besides those in the usual places.
     type: list
     elements: str
     default: []

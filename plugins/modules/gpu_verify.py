@@ -16,7 +16,7 @@ description:
 options:
   expect:
     description:
-      - What the host is held to, over what follows from the role variables. Keys are C(version), C(branch), C(flavour),
+      - The expected state of the host, over what follows from the role variables. Keys are C(version), C(branch), C(flavour),
         C(manage), C(hold), C(persistence), C(fabric_manager), C(gpus) and C(cuda).
     type: dict
     default: {}
@@ -49,7 +49,7 @@ EXAMPLES = r"""
 - name: Prove that the driver works
   gpu.provision.gpu_verify:
 
-- name: Look whether the host can be rebooted
+- name: Check whether the host can be rebooted
   gpu.provision.gpu_verify:
     only: [boot.next]
 """

@@ -50,9 +50,9 @@ found:
   elements: dict
   sample:
     - {code: holds.driver, what: holds of the driver, expected: every package held, found: "not held: nvidia-utils-580",
-       against: inventory, hint: provision apply puts it right}
+       against: inventory, hint: provision apply corrects it}
 group:
-  description: The group of the lock that the host is held to; null without one.
+  description: The group of the lock that the host is compared with; null without one.
   returned: always
   type: str
 """

@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 module: host_may_reboot
 short_description: Say whether a host may be rebooted now
 description:
-  - Looks at the host once more, right before a reboot; a plan may be hours old. Changes nothing.
+  - Reads the host once more, right before a reboot; a plan may be hours old. Changes nothing.
   - No for the machine that the play runs on, however it is connected to (one kernel has one boot_id); no for GPUs that
     are in use, unless O(policy) allows that; no where O(policy) leaves the reboot to the owner.
 options:
@@ -28,7 +28,7 @@ author: the gpu-provision founders (@gpu-provision)
 """
 
 EXAMPLES = r"""
-- name: Look whether the host may be rebooted now
+- name: Check whether the host may be rebooted now
   gpu.provision.host_may_reboot:
     policy: when_idle
   register: look
@@ -44,7 +44,7 @@ may:
   returned: success
   type: bool
 reasons:
-  description: Why not, where that is not the owner's own wish.
+  description: Why not, where that is not the owner's own setting.
   returned: success
   type: list
   elements: str

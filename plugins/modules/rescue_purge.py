@@ -17,7 +17,7 @@ description:
   - Refuses before anything is touched when apt would take or install anything else. Kernels (also C(linux-*-nvidia)), the
     container toolkit, CUDA and the desktop stay. Nothing is auto-removed.
   - What is deleted is in the snapshot first where it is small, and listed there where it is not.
-  - A run that was cut off is finished by the next one.
+  - A run that was interrupted is finished by the next one.
 attributes:
   check_mode:
     description: Says what would go.
@@ -129,7 +129,7 @@ def main():
             msg="the purge stopped: %s" % error,
             code="purge.file",
             because=[],
-            hint="see with df -h and mount whether there is room; the next run goes on from here",
+            hint="check with df -h and mount whether there is space; the next run continues from here",
         )
     for warning in result.pop("warnings"):
         module.warn(warning)

@@ -13,7 +13,7 @@ version_added: "0.1.0"
 description:
   - Writes a folder below C(/var/lib/gpu-provision/snapshots) that root alone can enter, with the versions, selections and holds of
     all packages, apt's configuration and keys, module options, and every file that the repairs name. Takes a second or two.
-  - A run that was cut off within the last day is gone on with, in the same snapshot.
+  - A run that was interrupted within the last day is continued, in the same snapshot.
   - The newest ten are kept, and the one of an unfinished rescue whatever its age.
   - C(/etc/apt/auth.conf) is not copied.
 attributes:
@@ -26,7 +26,7 @@ attributes:
 options:
   action:
     description:
-      - C(take) makes a snapshot, or goes on with the unfinished one; C(mark) notes the state after a step as ours;
+      - C(take) makes a snapshot, or continues the unfinished one; C(mark) notes the state after a step as ours;
         C(finish) says that the rescue is done; C(list) tells what there is; C(undo) goes back to one, after a snapshot of
         its own.
     type: str
@@ -45,7 +45,7 @@ options:
     elements: path
     default: []
   resume:
-    description: Go on with the snapshot of a run that was cut off.
+    description: Continue the snapshot of a run that was interrupted.
     type: bool
     default: true
   keep:
@@ -93,7 +93,7 @@ path:
   type: str
   sample: /var/lib/gpu-provision/snapshots/20261128T093012Z-1f2e3d
 resumed:
-  description: True where an unfinished rescue is gone on with.
+  description: True where an unfinished rescue is continued.
   returned: take
   type: bool
 left_out:
@@ -175,7 +175,7 @@ def main():
             msg="the snapshot could not be written: %s" % error,
             code="snapshot.write",
             because=[],
-            hint="see with df -h /var whether there is room; nothing else was touched",
+            hint="check with df -h /var whether there is space; nothing else was changed",
         )
     for warning in result.pop("warnings", []):
         module.warn(warning)

@@ -10,8 +10,8 @@ module: rescue_step
 short_description: Carry out the smallest repairs of a broken GPU host
 version_added: "0.1.0"
 description:
-  - Loads modules anew, finishes half-configured packages, makes room in /boot, builds initramfs images, lifts holds, mends
-    apt's sources and lists, and puts files aside. Each step looks first whether there is anything to do.
+  - Reloads modules, finishes half-configured packages, makes room in /boot, builds initramfs images, lifts holds, repairs
+    apt's sources and lists, and renames files. Each step first checks whether there is anything to do.
   - A step that cannot be done does not fail the task. Its result says why, and a larger repair may follow.
 options:
   steps:
@@ -34,7 +34,7 @@ options:
         default: {}
   stop_holders:
     description:
-      - Whether services that hold the kernel modules (a display, DCGM) may be stopped while modules are loaded anew. Processes
+      - Whether services that hold the kernel modules (a display, DCGM) may be stopped while modules are reloaded. Processes
         that are no service are never ended.
     type: bool
     default: false
@@ -57,7 +57,7 @@ author: the gpu-provision founders (@gpu-provision)
 """
 
 EXAMPLES = r"""
-- name: Finish what dpkg left half-done, and let no hold stand on what is not installed
+- name: Finish what dpkg left half-done, and clear holds on packages that are not installed
   gpu.provision.rescue_step:
     steps:
       - action: dpkg.configure

@@ -113,14 +113,14 @@ def git(folder, *arguments):
 def refused(lock):
     """Return the error for a host that another run holds: {"code", "message", "because", "hint"}."""
     name = (lock.get("controller") or {}).get("name") or "an unknown machine"
-    because = "it was started on %s and has not ended, as far as can be told from here" % name
+    because = "it was started on %s and has not ended, as far as this machine knows" % name
     if lock.get("lease"):
         because += "; not renewed for %s, its lock counts as stale" % run_lock.span(float(lock["lease"]))
     return {
         "code": "host.locked",
         "message": "another run is changing this host: %s" % run_lock.describe(lock),
         "because": [because],
-        "hint": "wait for it, then run this again. Where you know that it is dead: --break-lock, or with plain Ansible "
+        "hint": "wait for it, then run this again. If you know that it is dead: --break-lock, or with plain Ansible "
         "-e gpu_provision_break_lock=true",
     }
 

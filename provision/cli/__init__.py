@@ -135,7 +135,7 @@ def _usage_error(error: Exception, arguments: Sequence[str]) -> UsageError | Non
             others = f" (also of {', '.join(owners[1:])})" if owner not in arguments and owners[1:] else ""
             return UsageError(
                 "usage.option",
-                f"{option} is an option of {owner}{others}, and stands before the command",
+                f"{option} is an option of {owner}{others}, and must precede the command",
                 hint=f"write it after the word {owner}: provision {owner} {option}",
             )
         params = [param for one in (command, *getattr(command, "commands", {}).values()) for param in one.params]

@@ -49,7 +49,7 @@ class How:
 def begin(settings: Settings, options: RolloutOptions, how: How, *, rollback: str | None = None) -> int:
     """Plan, ask, change, prove. rollback: the run whose hosts go back to what they had before it."""
     if rollback and VARIABLE in options.values:
-        raise UsageError("usage.rollback", "--rollback has a lock of its own", hint="leave --lock or --no-lock out")
+        raise UsageError("usage.rollback", "--rollback uses its own lock", hint="leave --lock or --no-lock out")
     back = _rollback(settings, rollback)
     if back is not None:
         options = options.model_copy(update={"rollback": back.run.run})
@@ -61,7 +61,7 @@ def begin(settings: Settings, options: RolloutOptions, how: How, *, rollback: st
 
 
 def _settle(fleet: Fleet, back: Rollback, renderer: Renderer) -> None:
-    """Wait for what the run left running on hosts, where it was cut off: they are not compared in the middle of it."""
+    """Wait for what the run left running on hosts, where it was interrupted: they are not compared in the middle of it."""
     from provision.commands import apply as command
     from provision.lib import own_state
     from provision.rollout.state import FILE, RunState
@@ -82,7 +82,7 @@ def _rollback(settings: Settings, run: str | None) -> Rollback | None:
     if found is None:
         raise UsageError(
             "usage.run",
-            f"--rollback {run}: no run is called like that",
+            f"--rollback {run}: no run has that name",
             because=[folder.name for folder in history.folders(base)[:5]],
             hint="provision history lists the runs of this machine; those of others are undone from there",
         )
@@ -106,7 +106,7 @@ def go_on(settings: Settings, run: str, options: RolloutOptions, how: How, *, ro
     if how.check or rollback or options != type(options)():
         raise UsageError(
             "usage.resume",
-            "--resume goes on with the options that the run began with",
+            "--resume uses the options of the run",
             hint="leave the other options out; or begin a new run: provision apply",
         )
     from provision.commands import apply as command
@@ -165,7 +165,7 @@ def _carry_out(
     planned_at = time.monotonic()
     names = command.to_change(planned)
     if names and not renderer.as_json:
-        _show(renderer, command, fleet, planned, options, store)
+        _show(renderer, command, fleet, planned, options, store, settings.run_dir)
 
     def run(**more: Any) -> ApplyDocument:
         return command.run(
@@ -204,12 +204,35 @@ def observers(
 
 
 def _show(
-    renderer: Renderer, command: Any, fleet: Fleet, planned: PlanDocument, options: RolloutOptions, store: Store | None
+    renderer: Renderer,
+    command: Any,
+    fleet: Fleet,
+    planned: PlanDocument,
+    options: RolloutOptions,
+    store: Store | None,
+    base: Path | None,
 ) -> None:
     renderer.show(planned)
     state = store.state if store else None
     total = state.total if state and state.total else len(command.to_change(planned))
-    renderer.lines(command.preview(command.stages(fleet, planned, options, state), options, total))
+    renderer.lines(
+        [*_outage(planned, base), *command.preview(command.stages(fleet, planned, options, state), options, total)]
+    )
+
+
+def _outage(planned: PlanDocument, base: Path | None) -> list[str]:
+    """What past runs say of the hosts that reboot; nothing where there was none: a time that nobody measured is not told."""
+    from provision.commands.history import place
+    from provision.render.text import plural
+    from provision.rollout.summary import duration
+    from provision.runs import history
+
+    plans = planned.hosts
+    took = history.reboots(place(base), [name for name in plans if plans[name].reboot.needed])
+    if not took:
+        return []
+    slowest = max(took, key=lambda name: took[name])
+    return [f"  reboots in earlier runs: {plural(len(took), 'host')}, at most {duration(took[slowest])} ({slowest})"]
 
 
 def _where(settings: Settings, fleet: Fleet, options: RolloutOptions) -> Where:

@@ -36,11 +36,11 @@ _FIRST = """[bold]First steps[/bold]
 
 [dim]$[/dim] provision init gpu01 gpu02   write inventory/hosts.yml for your servers
 
-[dim]$[/dim] provision scan               what is there
+[dim]$[/dim] provision scan               what is installed
 
-[dim]$[/dim] provision plan               what would be done, and why
+[dim]$[/dim] provision plan               what would change, and why
 
-[dim]$[/dim] provision apply              do it, and prove it
+[dim]$[/dim] provision apply              change the hosts, and test the result
 
 [dim]$[/dim] provision diagnose           what is broken, why, and the smallest repair
 
@@ -48,7 +48,7 @@ This machine itself: provision -i localhost, scan"""
 
 app = typer.Typer(
     name="provision",
-    help="Takes Ubuntu machines with NVIDIA GPUs from any state to a working one, proves it, and keeps them there.",
+    help="Sets up, tests and repairs NVIDIA drivers, CUDA, containers and conda on Ubuntu hosts.",
     epilog=_FIRST + "\n\n" + _CODES,
     no_args_is_help=False,
     # the command completion names the shell; typer's own options guess it
@@ -304,7 +304,7 @@ def interrupted(goes_on: bool = False) -> ProvisionError:
     error = ProvisionError(
         "run.interrupted",
         "interrupted" if changed else "interrupted: nothing was changed",
-        hint="run the command again" + (": it goes on where it was cut off" if changed else ""),
+        hint="run the command again" + (": it continues where it stopped" if changed else ""),
     )
     error.exit_code = Exit.INTERRUPTED
     return error
@@ -320,9 +320,11 @@ def with_values(settings: Settings, values: dict[str, Any] | Literal[False]) -> 
 # Which lock plan and apply hold hosts to.
 LOCK = Annotated[
     Path | None,
-    typer.Option("--lock", metavar="FILE", help="Hold hosts to this lock (default: the inventory's own, beside it)."),
+    typer.Option(
+        "--lock", metavar="FILE", help="Install the versions of this lock (default: the one beside the inventory)."
+    ),
 ]
-NO_LOCK = Annotated[bool, typer.Option("--no-lock", metavar="", help="Do not hold hosts to a lock.")]
+NO_LOCK = Annotated[bool, typer.Option("--no-lock", metavar="", help="Ignore the lock.")]
 
 
 def with_lock(settings: Settings, lock: Path | None, no_lock: bool) -> Settings:
@@ -344,7 +346,7 @@ def refuse_json(settings: Settings, yes: bool) -> None:
         raise UsageError(
             "apply.not_confirmed",
             "--json never asks, so it needs --yes; nothing was changed",
-            hint="look at the plan first (provision plan), then add --yes",
+            hint="check the plan first (provision plan), then add --yes",
         )
 
 
@@ -352,9 +354,9 @@ def agreed(renderer: Renderer, count: int) -> bool:
     if not sys.stdin.isatty():
         raise UsageError(
             "apply.not_confirmed",
-            "nobody can be asked here, so nothing was changed",
+            "there is no terminal for the question, so nothing was changed",
             because=["stdin is not a terminal"],
-            hint="look at the plan, then say --yes",
+            hint="check the plan, then add --yes",
         )
     return renderer.confirm(f"Change {count} host{'' if count == 1 else 's'}?")
 
@@ -471,6 +473,13 @@ def _next(settings: Settings, document: Document) -> str | None:
         case "provision/drift/1" if "drifted" in states.values():
             settings = replace(settings, limit=",".join(name for name, state in states.items() if state == "drifted"))
             words = ["plan"]
+        case "provision/rescue/1" if planned := [name for name, state in states.items() if state == "planned"]:
+            settings = replace(settings, limit=",".join(planned))
+            rounds = [one for name in planned for one in document.hosts[name].rounds]
+            mode = ["--purge" for one in rounds if one.purge] or ["--undo" for one in rounds if one.undo]
+            words = ["rescue", *mode[:1]]
+        case "provision/rescue/1" if any(host.checks for host in document.hosts.values()):
+            words = ["verify", "-v"]
         case "provision/locked/1" if getattr(document, "written", False):
             words = ["plan"]
     return shlex.join(["provision", *again(settings), *words]) if words else None

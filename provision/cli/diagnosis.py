@@ -28,12 +28,12 @@ from provision.errors import UsageError
 def diagnose(
     settings: Settings,
     explain: Annotated[
-        str | None, typer.Option("--explain", metavar="CODE", help="Tell all about one code. Asks no host.")
+        str | None, typer.Option("--explain", metavar="CODE", help="Explain one code. Contacts no host.")
     ] = None,
     text: Annotated[
         str | None,
         typer.Option(
-            "--text", metavar="TEXT", help="Find the codes that know an error text; - reads a log. Asks no host."
+            "--text", metavar="TEXT", help="Find the codes for an error text; - reads a log. Contacts no host."
         ),
     ] = None,
     bundle: Annotated[
@@ -41,7 +41,7 @@ def diagnose(
         typer.Option(
             "--bundle",
             metavar="FILE",
-            help="Read nvidia-bug-report.log(.gz), a sosreport or an exported case as a host. Asks no host.",
+            help="Read nvidia-bug-report.log(.gz), a sosreport or an exported case as a host. Contacts no host.",
         ),
     ] = None,
     export: Annotated[
@@ -55,7 +55,7 @@ def diagnose(
 ) -> int:
     """Name the cause of what is broken, with the evidence and the smallest repair. Changes nothing.
 
-    What has to be mended first stands first; what only follows from it is listed under it. rescue carries the repair out.
+    Causes are listed in the order of their repair, with their consequences below them. rescue carries out the repair.
     """
     if sum(given is not None for given in (explain, text, bundle, export)) > 1:
         raise UsageError(
@@ -113,10 +113,10 @@ def dossier(
         bool, typer.Option("--anonymous", metavar="", help="Leave out names, addresses, serial numbers and UUIDs.")
     ] = False,
 ) -> int:
-    """Write what the maker or the seller of a sick card asks for, as one file. Changes nothing.
+    """Write the report that a vendor asks for when a card is faulty, as one file. Changes nothing.
 
-    Serial numbers, slot, firmware, errors with NVIDIA's actions, counters, figures beside the card's past and its twins, repairs
-    that were tried, and the rules for a replacement that are met. Cards that nobody uses are loaded for some seconds.
+    Serial numbers, slot, firmware, errors with NVIDIA's actions, counters, figures next to the card's past and identical cards,
+    repairs that were tried, and the rules for a replacement that are met. Cards that nobody uses are loaded for some seconds.
     """
     from provision.lib import files
 

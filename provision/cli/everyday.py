@@ -27,7 +27,7 @@ from provision.errors import UsageError
 CATALOG = Annotated[
     Path | None, typer.Option("--catalog", metavar="DIR", help="Facts of this folder instead of the program's own.")
 ]
-_SCAN = "Where hosts come from, and a look at them"
+_SCAN = "Find hosts and read them"
 
 
 @command(
@@ -49,7 +49,7 @@ def init(
         typer.Option("-o", "--output", metavar="FILE", help="File to write (default: inventory/hosts.yml)."),
     ] = None,
     user: Annotated[str | None, typer.Option("-u", "--user", metavar="NAME", help="User to log in as.")] = None,
-    force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite the file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite an existing file.")] = False,
     from_file: Annotated[
         Path | None,
         typer.Option("--from-file", metavar="FILE", rich_help_panel=_SCAN, help="Names in a file, one a line."),
@@ -80,11 +80,11 @@ def init(
         typer.Option(
             "--scan/--no-scan",
             rich_help_panel=_SCAN,
-            help="Look at every host, and group hosts by their cards. Default: yes, but for hosts that are merely named.",
+            help="Read every host, and group hosts by their cards. Default: yes, except for hosts given by name.",
         ),
     ] = None,
 ) -> int:
-    """Write a commented starter inventory; for a fleet, look at every host first and propose groups by hardware.
+    """Write a commented inventory; for a fleet, read every host first and propose groups by hardware.
 
     Hosts that cannot be read are in a group of their own, with the reason (exit code 4).
     """
@@ -103,12 +103,12 @@ def init(
     return starting.run(settings, request)
 
 
-_PRUNE = "Remove CUDA toolkits of apt's that are installed and not listed."
+_PRUNE = "Remove apt's CUDA toolkits that are not listed."
 
 
 @command("provision scan", "provision -i localhost, scan", "provision scan -l 'gpu*:!gpu03' --json")
 def scan(settings: Settings) -> int:
-    """Show what is there: GPUs, the driver in its layers, holds, kernels, sources, CUDA. Changes nothing.
+    """Show the state of hosts: GPUs, the driver in its layers, holds, kernels, sources, CUDA. Changes nothing.
 
     A fleet is a table; one host (-l gpu01), or -v, is shown layer by layer.
     """
@@ -127,7 +127,7 @@ def envs(
 ) -> int:
     """Show every conda and its environments: Python, framework, CUDA, build for GPU or CPU, size. Changes nothing.
 
-    Homes on network file systems are looked at only where the inventory names their users.
+    Homes on network file systems are read only if the inventory names their users.
     """
     fleet, renderer = open_fleet(settings, "envs")
     from provision.commands import envs as command
@@ -212,7 +212,11 @@ def apply(
     canary: Annotated[
         int | None,
         typer.Option(
-            "--canary", min=1, metavar="N", rich_help_panel=_ROLLOUT, help="First N hosts, as unlike as can be."
+            "--canary",
+            min=1,
+            metavar="N",
+            rich_help_panel=_ROLLOUT,
+            help="Change N hosts first, as different as possible.",
         ),
     ] = None,
     batch: Annotated[
@@ -221,7 +225,7 @@ def apply(
             "--batch",
             metavar="N|N%",
             rich_help_panel=_ROLLOUT,
-            help="So many hosts at a time; a percentage is of those that change.",
+            help="Hosts at a time; a percentage counts the hosts that change.",
         ),
     ] = None,
     max_failures: Annotated[
@@ -239,7 +243,7 @@ def apply(
             "--wait",
             metavar="TIME",
             rich_help_panel=_ROLLOUT,
-            help="Wait so long for GPUs that are in use (15m, 2h). Without it such hosts are skipped.",
+            help="Wait this long for GPUs that are in use (15m, 2h). Without it such hosts are skipped.",
         ),
     ] = None,
     resume: Annotated[
@@ -248,7 +252,7 @@ def apply(
             "--resume",
             metavar="RUN",
             rich_help_panel=_ROLLOUT,
-            help="Go on with a run where it stopped: last, a part of its name, or its folder.",
+            help="Continue a run where it stopped: last, a part of its name, or its folder.",
         ),
     ] = None,
     rollback: Annotated[
@@ -260,13 +264,13 @@ def apply(
         ),
     ] = None,
     break_lock: Annotated[
-        bool, typer.Option("--break-lock", metavar="", help="Take the lock of another run that is at work on a host.")
+        bool, typer.Option("--break-lock", metavar="", help="Take over the lock of another run on a host.")
     ] = False,
 ) -> int:
-    """Plan, ask, change the hosts that need it, reboot where that is allowed, and prove the result by a fresh read.
+    """Plan, ask, change the hosts that need it, reboot if allowed, then read the hosts again and test the result.
 
-    Hosts that are as wanted are left alone. A run that was cut off is finished by the next one, or by --resume.
-    docs/rollout.md tells of canaries, batches and hooks.
+    Hosts that already match the inventory are not changed. The next run, or --resume, completes an interrupted one.
+    docs/rollout.md describes canaries, batches and hooks.
     """
     from provision.cli import applying
     from provision.rollout.options import parse
@@ -312,7 +316,7 @@ def verify(
     local: Annotated[
         bool,
         typer.Option(
-            "--local", metavar="", help="This machine, in a second or two: what reads, and the site's checks."
+            "--local", metavar="", help="Check this machine in a second or two: checks that read, and the site's."
         ),
     ] = False,
     format_: Annotated[
@@ -378,7 +382,7 @@ def compat(
     mig: Annotated[bool, typer.Option("--mig", help="The GPUs are divided (MIG).")] = False,
     catalog: CATALOG = None,
 ) -> int:
-    """Answer from the catalog alone what fits together, what does not, and why. Asks no host."""
+    """Answer from the catalog which GPUs, drivers, CUDA versions and frameworks work together, and why. Contacts no host."""
     from provision.commands import compat as command
     from provision.compat.answer import CompatRequest
 
@@ -428,10 +432,10 @@ def catalog_(
         bool, typer.Option("-y", "--yes", metavar="", help="update: write the difference into --catalog DIR.")
     ] = False,
 ) -> int:
-    """Review the facts that answers rest on, or compare them with machine-readable sources. Asks no host.
+    """Review the catalog, or compare it with machine-readable sources. Contacts no host.
 
-    check: contradictions, gaps, sources that grew old or have no link. update: how sources differ from the catalog, and with --yes
-    a copy of the catalog that has it. docs/catalog.md says where each fact belongs.
+    check: contradictions, gaps, old sources and sources without a link. update: how sources differ from the catalog; with --yes
+    write a copy of the catalog with the differences. docs/catalog.md describes the files.
     """
     from provision.commands import catalog as command
 

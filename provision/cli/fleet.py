@@ -19,16 +19,18 @@ def lock(
     ] = None,
     update: Annotated[
         bool,
-        typer.Option("--update", metavar="", help="Move the lock on to the newest, and show what changes and why."),
+        typer.Option(
+            "--update", metavar="", help="Update the lock to the newest versions, and show what changes and why."
+        ),
     ] = False,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="PART", help="Of --update: driver, cuda, containers or conda. Repeatable."),
     ] = None,
 ) -> int:
-    """Write the exact versions of verified hosts to fleet.lock.yml, for apply and drift to hold every host to.
+    """Write the exact versions of verified hosts to fleet.lock.yml; apply installs them, and drift compares with them.
 
-    Hosts are grouped by what they are; one that differs from the others of its kind is named. Changes no host.
+    Hosts of one kind are a group; a host that differs from its group is listed. Changes no host.
     """
     fleet, renderer = open_fleet(settings, "lock")
     from provision.commands import lock as command
@@ -55,7 +57,7 @@ def drift(
 ) -> int:
     """Show how hosts differ from the inventory, the lock, similar hosts and their earlier hardware. Changes nothing.
 
-    One read of each host, no apt. Exit code 2 when anything drifted.
+    Reads each host once, without apt. Exit code 2 if a host drifted.
     """
     fleet, renderer = open_fleet(with_lock(settings, lock, no_lock), "drift")
     from provision.commands import drift as command
@@ -77,7 +79,7 @@ def drift(
 )
 def mirror(
     settings: Settings,
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of the mirror, made when it is not there.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of the mirror; created if missing.")],
     lock: Annotated[
         Path | None, typer.Option("--lock", metavar="FILE", help="The lock (default: the inventory's own, beside it).")
     ] = None,
@@ -90,12 +92,14 @@ def mirror(
         typer.Option(
             "--sign",
             metavar="KEY",
-            help="Sign anew with this key of your GnuPG, or 'new': one made for it. Without it the originals' signatures stay.",
+            help="Sign with this key of your GnuPG, or 'new' for a new key. Default: keep the original signatures.",
         ),
     ] = None,
     also: Annotated[
         list[str] | None,
-        typer.Option("--also", metavar="PACKAGE", help="A further package, with what it needs: docker.io. Repeatable."),
+        typer.Option(
+            "--also", metavar="PACKAGE", help="An additional package, with its dependencies: docker.io. Repeatable."
+        ),
     ] = None,
     wheels: Annotated[
         str,
@@ -119,18 +123,18 @@ def mirror(
             help="Key of an archive of your own, a file here or its fingerprint (default: Ubuntu's own keys).",
         ),
     ] = "",
-    prune: Annotated[bool, typer.Option("--prune", metavar="", help="Take out what the lock no longer needs.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", metavar="", help="Remove what the lock no longer needs.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", metavar="", help="Fetch nothing: compare every file with its checksum.")
     ] = False,
     serve: Annotated[
         str | None,
-        typer.Option("--serve", metavar="[ADDR]:PORT", help="Fetch nothing: hand DIR out over http until Ctrl-C."),
+        typer.Option("--serve", metavar="[ADDR]:PORT", help="Fetch nothing: serve DIR over http until Ctrl-C."),
     ] = None,
 ) -> int:
-    """Fetch everything that the lock needs into one folder, for hosts without internet: gpu_mirror_url names it.
+    """Fetch everything that the lock needs into one folder, for hosts without internet (gpu_mirror_url).
 
-    Every file is verified; a second run fetches what is missing, also after one that was cut off.
+    Every file is verified; a second run fetches what is missing, also after one that was interrupted.
     """
     from provision.errors import UsageError
 
@@ -174,11 +178,11 @@ def history(
     on_hosts: Annotated[
         bool, typer.Option("--on-hosts", metavar="", help="Ask the hosts too: they also know runs from other machines.")
     ] = False,
-    newest: Annotated[int, typer.Option("-n", "--newest", min=1, metavar="N", help="So many of the newest runs.")] = 20,
+    newest: Annotated[int, typer.Option("-n", "--newest", min=1, metavar="N", help="Number of the newest runs.")] = 20,
 ) -> int:
     """Show who changed what, when, with which inventory and lock. Changes nothing.
 
-    Without more: the runs of this machine. docs/history.md says where they are kept, and how to go back.
+    Without arguments: the runs of this machine. docs/history.md says where they are kept, and how to go back.
     """
     from provision.commands import history as command
     from provision.errors import UsageError

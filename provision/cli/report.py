@@ -37,7 +37,7 @@ def report(
 ) -> int:
     """Write a page of the fleet: one HTML file with a tile for each host, versions, findings, differences, runs. Changes nothing.
 
-    One read of each host. The file needs no network and no server. Codes 4 and 1: a host could not be read; the page says why.
+    Reads each host once. The file needs no network and no server. Codes 4 and 1: a host could not be read; the page says why.
     """
     if serve is not None and (settings.json or output):
         raise UsageError("usage.arguments", "--serve writes no file and prints no JSON", hint="leave --json and -o out")

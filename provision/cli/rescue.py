@@ -59,7 +59,7 @@ def rescue(
         typer.Option(
             "--offline-script",
             metavar="",
-            help="Write the same steps as one Python file, for the console of a host that ssh cannot reach. Asks no host.",
+            help="Write the same steps as one Python file, for the console of a host that ssh cannot reach. Contacts no host.",
         ),
     ] = False,
     output: Annotated[
@@ -70,17 +70,17 @@ def rescue(
         bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
     ] = False,
     break_lock: Annotated[
-        bool, typer.Option("--break-lock", metavar="", help="Take the lock of another run that is at work there.")
+        bool, typer.Option("--break-lock", metavar="", help="Take over the lock of another run on a host.")
     ] = False,
 ) -> int:
-    """Bring broken hosts back by the smallest repairs, round by round, and prove it.
+    """Repair broken hosts with the smallest fixes, round by round, and test the result.
 
-    Each round names what is broken, shows what it would do, and asks. Nothing that nobody named moves to another version.
-    docs/rescue.md says what is done, in which order, and what is never done.
+    Each round names the cause, shows what it would do, and asks. No other package changes its version.
+    docs/rescue.md lists what rescue does, in which order, and what it never does.
     """
     if purge + undo + offline_script > 1:
         raise UsageError(
-            "usage.options", "--purge, --undo and --offline-script exclude each other", hint="say one of them"
+            "usage.options", "--purge, --undo and --offline-script exclude each other", hint="give one of them"
         )
     # rescue gpu01 --offline-script rescue.py; a host may be called gpu.example.py
     last = hosts[-1] if hosts else ""

@@ -24,7 +24,7 @@ def completion(
 ) -> int:
     """Print the script that completes commands, options, hosts and groups in a shell.
 
-    Put it where your shell looks: /etc/bash_completion.d/provision, /usr/share/zsh/vendor-completions/_provision,
+    Put it where your shell reads it: /etc/bash_completion.d/provision, /usr/share/zsh/vendor-completions/_provision,
     ~/.config/fish/completions/provision.fish.
     """
     from typer._completion_shared import get_completion_script

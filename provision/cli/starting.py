@@ -79,7 +79,7 @@ def _from_inventory(settings: Settings, request: Request) -> int:
         raise UsageError(
             "usage.arguments",
             "--from-inventory goes with -i, -l and -o alone",
-            because=["its hosts and how to log in stand there, and they are looked at"],
+            because=["that inventory has the hosts and the login, and init reads the hosts"],
             hint="provision init -i INVENTORY --from-inventory",
         )
     fleet, renderer = open_fleet(settings, "init")

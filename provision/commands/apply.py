@@ -238,11 +238,11 @@ def reopen(run: str, run_base: Path | None, talk: Talk) -> Store:
     if state.process and state.process.pid != os.getpid() and state.process.alive():
         raise RefusedError(
             "run.active",
-            f"{state.run} still goes on (process {state.process.pid})",
+            f"{state.run} is still running (process {state.process.pid})",
             hint="wait for its end, or end it with Ctrl-C there",
         )
     if why := state.cut_off():
-        talk.note(f"{state.run} was cut off: {why}")
+        talk.note(f"{state.run} was interrupted: {why}")
     if state.playbook and state.playbook.alive():
         talk.note(f"waiting for what is left of {state.run} to end (process {state.playbook.pid})")
         while state.playbook.alive():
@@ -286,7 +286,7 @@ def settle(fleet: Fleet, state: RunState, talk: Talk) -> None:
         ask_all(
             fleet,
             hosts,
-            "waiting for what was begun",
+            "waiting for changes to finish",
             lambda host, session: session.call(
                 "apt.settle", {"timeout": _SETTLE_SECONDS}, timeout=_SETTLE_SECONDS + 30
             ),

@@ -55,7 +55,7 @@ def describe(facts: Facts, sizes: dict[str, Any] | None = None) -> EnvsHost:
 def _of_prefix(prefix: CondaPrefix, sizes: dict[str, Any]) -> EnvsRow:
     notes = [f"channels {', '.join(prefix.channels)}"] if prefix.channels else []
     if prefix.unfinished:
-        notes.append("installing it was cut off")
+        notes.append("its installation was interrupted")
     elif prefix.state == "partial":
         notes.append("only part of it is there: " + ", ".join(prefix.missing))
     elif prefix.state != "whole":
@@ -78,7 +78,7 @@ def _of_prefix(prefix: CondaPrefix, sizes: dict[str, Any]) -> EnvsRow:
 def _of_environment(env: CondaEnvironment, sizes: dict[str, Any]) -> EnvsRow:
     notes = []
     if env.unfinished:
-        notes.append("making it was cut off")
+        notes.append("its creation was interrupted")
     elif env.state == "partial":
         notes.append("no whole environment")
     elif env.state == "foreign":
@@ -86,7 +86,7 @@ def _of_environment(env: CondaEnvironment, sizes: dict[str, Any]) -> EnvsRow:
     notes += [f"{name} is a build for the CPU" for name, kind in sorted(env.builds.items()) if kind == "cpu"]
     notes += [f"{link.path} leads to {link.target or 'nowhere'}" for link in env.cudart_links]
     if env.changed:
-        notes.append("changed since we made it")
+        notes.append("changed since gpu-provision made it")
     return EnvsRow(
         kind="environment",
         name=env.name,

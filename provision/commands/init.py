@@ -38,14 +38,14 @@ _WIDTH = 110
 _LOCAL_LINE = "          ansible_connection: local   # this machine: no ssh"
 
 _COMMANDS = """\
-#   provision{source} scan      what is there
+#   provision{source} scan      what is installed
 #   provision{source} plan      what would change, and why; changes nothing
-#   provision{source} apply     shows the plan, asks, does it, and proves it
+#   provision{source} apply     shows the plan, asks, applies it, and tests the result
 #   provision{source} verify    any time
 """
 
 _LOGIN = """\
-        # How to log in; what ~/.ssh/config says holds too. Log in once by hand: unknown host keys are refused.
+        # How to log in; ~/.ssh/config applies too. Log in once by hand: unknown host keys are refused.
 {login}
         # ansible_ssh_private_key_file: ~/.ssh/id_ed25519
         # sudo with a password: type it (provision -K plan), or keep it encrypted; put here what this prints:
@@ -164,7 +164,7 @@ def run_scanned(
     """Look at every host and write an inventory with a group for each kind of hardware.
 
     Hosts that cannot be read are in a group of their own, with the reason; exit code 4 or 1 says so, and the file is written
-    all the same. UsageError for a file that is there.
+    anyway. UsageError for a file that is there.
     """
     refuse_existing(path, force)
     catalog = load_catalog()
@@ -178,7 +178,7 @@ def run_scanned(
             "init.none_reached",
             "none of the hosts could be read, so nothing was written",
             because=[f"{name}: {error.issue.message}" for name, error in list(errors.items())[:4]],
-            hint=next(iter(errors.values())).issue.hint or "--no-scan writes the names without a look",
+            hint=next(iter(errors.values())).issue.hint or "--no-scan writes the names without reading the hosts",
         )
     found = kinds(read, catalog, taken={"all", "ungrouped", "gpus", _UNREACHED, *answers})
     without = next((kind for kind in found if kind.name.startswith(NO_GPU)), None) if source.leave_out else None
@@ -187,7 +187,7 @@ def run_scanned(
         raise UsageError(
             "init.no_gpu",
             f"no host of {source.title} has an NVIDIA GPU, so nothing was written",
-            because=[f"looked at {len(read)} of {len(answers)} hosts"],
+            because=[f"read {len(read)} of {len(answers)} hosts"],
             hint="name the hosts that have one",
         )
     left_out = without.hosts if without else []
@@ -215,7 +215,7 @@ def refuse_existing(path: Path, force: bool) -> None:
     """Raise UsageError where the file is there: what somebody has written is not overwritten."""
     if path.exists() and not force:
         raise UsageError(
-            "init.exists", f"{path} is there already", hint="--force overwrites it; -o FILE writes another file"
+            "init.exists", f"{path} already exists", hint="--force overwrites it; -o FILE writes another file"
         )
 
 
@@ -228,7 +228,7 @@ def _write(path: Path, content: str, meant: object) -> None:
     if said != meant:
         raise RefusedError(
             "init.not_as_meant",
-            "the inventory would not say what it must say, so nothing was written",
+            "the inventory would differ from the request, so nothing was written",
             because=["read again, its hosts, groups or variables are others: this is a defect of gpu-provision"],
             hint="--no-scan writes the names alone",
         )
@@ -398,7 +398,7 @@ def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str
     if not kind.cards:
         return [
             *lines,
-            "      # Nothing is done to them; take them out, or look why their cards are not on the PCI bus.",
+            "      # They are not changed; remove them, or find out why their cards are not on the PCI bus.",
         ]
     lines += [
         "      vars:",
@@ -419,7 +419,7 @@ def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str
     for reason in dict.fromkeys(kind.refused.values()):
         lines += _folded(f"No driver can be chosen: {reason}.", "        # ")
     if kind.nvswitch:
-        lines.append("        # Fabric manager comes along with the driver, at exactly its version.")
+        lines.append("        # Fabric manager is installed with the driver, at the same version.")
     if kind.newest_cuda:
         lines.append(f"        # CUDA up to {kind.newest_cuda} runs with that; see docs/cuda.md.")
         lines.append(f'        # cuda_toolkit_versions: ["{kind.newest_cuda}"]')

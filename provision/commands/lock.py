@@ -79,7 +79,7 @@ def run(
             "lock.other_inventory",
             f"{path} names no inventory, and none of its hosts is in this one",
             because=[f"its hosts: {', '.join(list(old.hosts)[:4])}", f"this inventory is {values['inventory_source']}"],
-            hint="write the lock to another file: -o FILE; or add the line inventory: FILE to the lock that is there",
+            hint="write the lock to another file: -o FILE; or add the line inventory: FILE to the existing lock",
         )
     if update and old is None:
         raise UsageError(
@@ -129,7 +129,7 @@ def _refuse_unverified(facts: Facts, values: dict[str, Any], catalog: Catalog) -
             "lock.not_verified",
             f"it does not verify: {', '.join(check.code for check in failed)}",
             because=[f"{check.code}: {check.message}" for check in failed[:6]],
-            hint="provision verify shows the evidence; provision apply mends what it can; or leave the host out: -l",
+            hint="provision verify shows the evidence; provision apply repairs what it can; or leave the host out: -l",
         )
 
 

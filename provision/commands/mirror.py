@@ -278,7 +278,7 @@ def _absolute(folder: str, on: str | None) -> str:
         raise UsageError(
             "usage.folder",
             f"{folder} is no absolute path",
-            because=[f"the folder lies on {on}"],
+            because=[f"the folder is on {on}"],
             hint=f"write /srv/{folder}",
         )
     return folder.rstrip("/")

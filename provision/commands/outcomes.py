@@ -52,7 +52,7 @@ def host_outcome(name: str, outcome: HostOutcome, plan: HostPlan, check: bool, a
 
 def _go_on_after(issue: Issue, untouched: bool, again: str) -> Issue:
     """The error of a host that failed, with how to go on."""
-    go_on = f"go on: {again}"
+    go_on = f"continue: {again}"
     because = [*issue.because, *(["nothing was changed on it this time"] if untouched else [])]
     return issue.model_copy(update={"because": because, "hint": f"{issue.hint}; then {go_on}" if issue.hint else go_on})
 
@@ -72,7 +72,7 @@ def not_back_issue(host: str, issue: Issue, plan: HostPlan, again: str) -> Issue
         host=host,
         message=f"did not come back from its reboot{within}",
         because=[issue.message.partition(": ")[2] or issue.message, *issue.because][:4],
-        hint=f"look at its console; when it is up, go on: {again}",
+        hint=f"check its console; when it is up, continue: {again}",
     )
 
 
@@ -81,9 +81,9 @@ def reboot_issue(host: str, because: list[str], why_left: Sequence[str] = (), ag
 
     again: the command that goes on with the run.
     """
-    hint = "reboot it when it suits, then run: provision verify"
+    hint = "reboot it when convenient, then run: provision verify"
     if why_left:
-        hint = f"reboot it when it suits, then go on: {again}"
+        hint = f"reboot it when convenient, then continue: {again}"
     return Issue(
         code="reboot.needed",
         host=host,

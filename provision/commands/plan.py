@@ -61,7 +61,7 @@ def run(
             left = left_behind(host.name, Facts.of_host(facts[0]))
             if left is not None:
                 running = session.call("run.tasks", {})["running"]
-                left.because += [f"{text} still runs there and goes on to its end" for text in running]
+                left.because += [f"{text} still runs there until it ends" for text in running]
                 plan.warnings.append(left)
         return plan
 

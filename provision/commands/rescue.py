@@ -1,6 +1,6 @@
 """rescue: broken hosts back by the smallest repairs, round by round, proven by a fresh read.
 
-Each round reads every host, diagnoses it, plans, shows, asks, and has ansible-playbook carry it out. A run that was cut off
+Each round reads every host, diagnoses it, plans, shows, asks, and has ansible-playbook carry it out. A run that was interrupted
 is finished by the next one: nothing is kept here, every round begins with what is there.
 """
 
@@ -257,7 +257,7 @@ class _Run:
             gone = [one.undo for one in host.history.rounds if one.undo]
             if host.issue is not None:
                 self.errors.append(host.issue)
-            text = f"back to what was there at {gone[0].made}" if gone else "nothing to go back to"
+            text = f"back to the state of {gone[0].made}" if gone else "nothing to go back to"
             self._end(name, "failed" if host.issue else "undone" if gone else "well", text)
         elif seen.errors and (locked := _lock_timeout(host.history)):
             # Every further step would wait as long for the same lock.
@@ -282,7 +282,7 @@ class _Run:
 
     def _wait_for_reboot(self, name: str, because: list[str]) -> None:
         issue = reboot_issue(name, because)
-        issue.hint = f"reboot it when it suits, then run again: provision rescue {name}"
+        issue.hint = f"reboot it when convenient, then run again: provision rescue {name}"
         self.errors.append(issue)
         self._end(name, "reboot_needed", "a reboot is needed, and left to you")
 
@@ -390,7 +390,7 @@ class _Run:
                 self.errors.append(outcome.issue)
             self._end(name, "interrupted", outcome.issue.message if outcome.issue else "interrupted")
             return
-        # The host is read again all the same: what failed shows in what is there.
+        # The host is read again anyway: what failed shows in what is there.
         record(host.history, [*answers], failed=outcome.issue)
 
     # --- the end
@@ -505,7 +505,7 @@ def _count_left(seen: Inspection) -> str:
 
 
 def offline(fleet: Fleet, output: Path | None = None, run_base: Path | None = None) -> OfflineDocument:
-    """Write the program that a host's console can run where ssh cannot reach it. Asks no host.
+    """Write the program that a host's console can run where ssh cannot reach it. Contacts no host.
 
     output: a file for one host, a folder for several; None: the script is in the document alone. Raises UsageError where it
     cannot be written.

@@ -96,7 +96,7 @@ def remarks(facts: Facts) -> list[Finding]:
         from provision.runs.run_lock import left_behind
 
         if left_behind("", facts):
-            say("host.lock", "warning", "an ended run left its lock")
+            say("host.lock", "warning", "a run that ended left its lock")
     if facts.gpu_users:
         count = len(facts.gpu_users)
         say("gpus.used", "note", "1 process uses the GPUs" if count == 1 else f"{count} processes use the GPUs")

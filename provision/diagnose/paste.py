@@ -57,7 +57,7 @@ def read(stream: BinaryIO) -> str:
         raise UsageError(
             "usage.text",
             "that is no text",
-            hint="hand over what a program printed, or a log; provision diagnose looks at a host itself",
+            hint="hand over what a program printed, or a log; provision diagnose reads the host itself",
         )
     # Exports of the journal have lengths as numbers of eight bytes.
     return text.replace("\0", "")
@@ -97,5 +97,5 @@ def unknown(text: str) -> tuple[list[str], str]:
     command = named[0][1] if named else "journalctl -b -p warning"
     return (
         because,
-        f"on the host: {command} 2>&1 | provision diagnose --text -; or let it look at the host: provision diagnose -l HOST",
+        f"on the host: {command} 2>&1 | provision diagnose --text -; or have it read the host: provision diagnose -l HOST",
     )

@@ -175,7 +175,7 @@ def _explains(cause: Match, match: Match) -> bool:
 def traps(text: str, catalog: Catalog) -> list[tuple[Trap, str]]:
     """Return the catalog's known errors that a text holds, the longest match first, each with the line that it knew.
 
-    They are about programs of users more than about hosts: what no rule can see on a host is known here all the same.
+    They are about programs of users more than about hosts: what no rule can see on a host is known here anyway.
     """
     given = _Text(text)
     whole = _joined(given.lines) if given.short else ""

@@ -27,7 +27,7 @@ def against_hardware(facts: Facts, lock: HostLock | None) -> list[Item]:
                     f"card {card.slot}",
                     f"{card.name}{_uuid(card)}",
                     "no card on the bus",
-                    "look at power, seating and the BIOS; a card that was taken out on purpose: provision lock --update",
+                    "check power, seating and the BIOS; if the card was removed on purpose: provision lock --update",
                 )
             )
             continue
@@ -45,7 +45,7 @@ def against_hardware(facts: Facts, lock: HostLock | None) -> list[Item]:
     return items
 
 
-_NEW = "changed on purpose: provision lock --update takes it over"
+_NEW = "if the change is intended: provision lock --update accepts it"
 
 
 def _item(code: str, what: str, expected: str, found: str, hint: str) -> Item:
@@ -87,7 +87,7 @@ def _of_card(card: LockedGpu, gpu: Gpu, seen: SmiGpu | None, busy: bool) -> list
             )
         )
     if card.numa is not None and gpu.numa_node is not None and card.numa != gpu.numa_node:
-        hint = "look at the BIOS (NUMA nodes per socket, a processor that is missing) and at the slot; pinned jobs use the old node"
+        hint = "check the BIOS (NUMA nodes per socket, a missing processor) and the slot; pinned jobs use the old node"
         items.append(_item("numa", f"NUMA node of card {card.slot}", str(card.numa), str(gpu.numa_node), hint))
     link = gpu.pcie
     if link and link.width and card.width and link.width < card.width:
@@ -97,7 +97,7 @@ def _of_card(card: LockedGpu, gpu: Gpu, seen: SmiGpu | None, busy: bool) -> list
                 f"PCIe width of card {card.slot}",
                 f"x{card.width}",
                 f"x{link.width}",
-                "reseat the card, look at riser and slot; a reboot trains the link again",
+                "reseat the card, check riser and slot; a reboot trains the link again",
             )
         )
     # An idle card may lower its speed to save power, a busy one does not; what it can do at most never falls by itself.
@@ -111,7 +111,7 @@ def _of_card(card: LockedGpu, gpu: Gpu, seen: SmiGpu | None, busy: bool) -> list
                 f"PCIe speed of card {card.slot}",
                 f"{card.speed:g} GT/s",
                 f"{lower:g} GT/s",
-                "look at the BIOS setting of the slot and at 'dmesg | grep AER'; a reboot trains the link again",
+                "check the BIOS setting of the slot and 'dmesg | grep AER'; a reboot trains the link again",
             )
         )
     return items

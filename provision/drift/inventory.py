@@ -19,7 +19,7 @@ from provision.parts.registry import title_of
 from provision.planning import plan_without_apt
 from provision.planning.verification import read_checks
 
-_APPLY = "provision apply puts it right"
+_APPLY = "provision apply corrects it"
 _FILE = re.compile(r"^(?P<verb>write|remove) (?P<path>/\S+?):?(?: .*)?$")
 _PERSISTENCED = "nvidia-persistenced"
 
@@ -160,7 +160,7 @@ def _sources(facts: Facts) -> list[Item]:
                 source.file,
                 f"only {own} for this repository",
                 ", ".join(source.uris[:1]),
-                "take the entry out: provision apply does where it changes packages",
+                "remove the entry: provision apply does so when it changes packages",
             )
             for source in facts.apt.sources
             if source.enabled and source.file != own and "deb" in source.types and any(map(is_it, source.uris))
@@ -182,7 +182,7 @@ def _unattended(facts: Facts, values: dict[str, Any]) -> list[Item]:
             "Unattended-Upgrade::Package-Blacklist",
             "NVIDIA's names in it",
             f"without {lost[0]}",
-            "look into /etc/apt/apt.conf.d for a file that clears the list",
+            "check /etc/apt/apt.conf.d for a file that clears the list",
         )
     ]
 

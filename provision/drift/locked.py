@@ -17,7 +17,7 @@ from provision.parts.locked import several
 from provision.parts.registry import roles
 
 _OWN_SOURCES = apt_files.sources_path("")[: -len(".sources")]
-_BACK = "provision apply brings it back; provision lock --update takes it over"
+_BACK = "provision apply restores it; provision lock --update accepts it"
 
 
 def against_lock(facts: Facts, values: Mapping[str, Any], lock: HostLock, catalog: Catalog) -> list[Item]:
@@ -93,7 +93,7 @@ def _loaded(facts: Facts, lock: HostLock) -> list[Item]:
             expected=str(lock.host.driver),
             found=loaded,
             against="lock",
-            hint="wanted: provision lock --update takes it over; else bring the old one back",
+            hint="if intended: provision lock --update accepts it; else restore the old one",
         )
     ]
 
@@ -111,7 +111,7 @@ def _kernel(facts: Facts, lock: HostLock) -> list[Item]:
                 expected=locked.release,
                 found=boots,
                 against="lock",
-                hint="wanted: provision apply, then provision lock --update; else boot the locked one and remove the new one",
+                hint="if intended: provision apply, then provision lock --update; else boot the locked one and remove the new one",
             )
         )
     for name, version in sorted(locked.packages.items()):
@@ -143,7 +143,7 @@ def _sources(facts: Facts, lock: HostLock) -> list[Item]:
             expected="not there",
             found=", ".join(source.uris[:2]) or "a file of sources",
             against="lock",
-            hint="remove it, or provision lock --update takes it over",
+            hint="remove it, or provision lock --update accepts it",
         )
         for path, source in now.items()
         if path not in lock.host.sources

@@ -38,7 +38,7 @@ def render(hosts: Mapping[str, tuple[str, str | None, Sequence[Item]]], now: flo
     )
     lines += _family(
         "items",
-        "Things of a host that drifted, by what they were compared with.",
+        "Number of differences of a host, by what it was compared with.",
         (
             ({"host": name, "against": against}, sum(item.against == against for item in items))
             for name, (_, _, items) in read.items()
@@ -56,11 +56,11 @@ def render(hosts: Mapping[str, tuple[str, str | None, Sequence[Item]]], now: flo
     )
     lines += _family(
         "host_info",
-        "The group of the lock that a host is held to; always 1.",
+        "The group of the lock that a host is compared with; always 1.",
         (({"host": name, "group": group or ""}, 1) for name, (_, group, _) in read.items()),
     )
-    lines += _family("last_run_timestamp_seconds", "When the fleet was looked at, Unix time.", [({}, now)])
-    lines += _family("last_run_duration_seconds", "How long the look at the fleet took.", [({}, round(seconds, 3))])
+    lines += _family("last_run_timestamp_seconds", "When the fleet was checked, Unix time.", [({}, now)])
+    lines += _family("last_run_duration_seconds", "How long the check of the fleet took.", [({}, round(seconds, 3))])
     return "\n".join(lines) + "\n"
 
 

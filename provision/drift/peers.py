@@ -105,5 +105,5 @@ def _item(area: str, what: str, expected: str, found: str, count: int, of: int) 
         expected=f"{expected}, as {count} of {of} of its kind",
         found=found,
         against="peers",
-        hint="make it like the others, or say in the inventory that it is to be so",
+        hint="make it like the others, or set the difference in the inventory",
     )

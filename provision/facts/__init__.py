@@ -480,7 +480,7 @@ class CondaEnvironment(Answer):
     owner: UserName | None = None
     # foreign: no environment, something else
     state: Literal["whole", "partial", "foreign"] = "whole"
-    # a mark of ours says that making it was cut off
+    # a mark of ours says that its creation was interrupted
     unfinished: bool = False
     # 3.11.9
     python: Version | None = None
@@ -509,7 +509,7 @@ class CondaPrefix(Answer):
     state: Literal["whole", "partial", "foreign", "empty"] = "whole"
     # what is not there, or must not be there, when partial
     missing: list[AnyPath] = Field(default_factory=list)
-    # a mark of ours says that installing it was cut off
+    # a mark of ours says that its installation was interrupted
     unfinished: bool = False
     owner: UserName | None = None
     distribution: Literal["miniconda", "miniforge", "anaconda", "other"] = "other"
@@ -556,7 +556,7 @@ class DaemonFile(Answer):
 
     path: Path = "/etc/docker/daemon.json"
     present: bool = False
-    # it is there and may not be read
+    # it is there and is not readable
     unreadable: bool = False
     error: FileError | None = None
     warnings: list[Line] = Field(default_factory=list)
@@ -630,7 +630,7 @@ class Docker(Answer):
     file_is_newer: bool | None = None
     # the toolkit came after the daemon started: --gpus waits for a restart
     hook_is_newer: bool = False
-    # where a proxy is set that goes before our drop-in
+    # where a proxy is set that overrides gpu-provision's drop-in
     proxy_elsewhere: Line = ""
     # None: it does not run, or was not asked
     info: DockerInfo | None = None

@@ -347,7 +347,7 @@ class FileSystem(Answer):
 
 
 class UnfinishedChange(Answer):
-    """A change of packages by our own transaction that was cut off or failed, and that no later one has finished."""
+    """A change of packages by our own transaction that was interrupted or failed, and that no later one has finished."""
 
     started: Line = ""
     log: Path | None = None

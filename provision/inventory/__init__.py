@@ -342,7 +342,7 @@ def _refuse_unresolved(hosts: list[Host]) -> None:
                 f"variable {where} cannot be resolved",
                 host=host.name,
                 because=[why],
-                hint="facts of the host (ansible_facts, gathered later) cannot decide what is wanted",
+                hint="facts of the host (ansible_facts, gathered later) cannot decide the desired state",
             )
 
 

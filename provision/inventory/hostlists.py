@@ -49,7 +49,7 @@ def from_ssh_config(path: Path, check: Callable[[str], None]) -> list[str]:
         raise UsageError(
             "init.no_hosts",
             f"{path} names no host",
-            because=["only patterns (Host *) or none stand there"],
+            because=["it has only patterns (Host *), or none"],
             hint="name the hosts: provision init gpu01 gpu02",
         )
     return names

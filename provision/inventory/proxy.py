@@ -107,7 +107,7 @@ def _address(name: str, url: str) -> str:
         raise UsageError(
             "usage.url_with_password",
             f"{name} must not hold a user or password",
-            because=["environments of tasks stand in command lines, apt's file is read by every user of the host"],
+            because=["environments of tasks appear in command lines, and every user of the host can read apt's file"],
             hint="name a proxy that knows hosts by their address, or one nearby that logs in for them (cntlm, squid with "
             "cache_peer login=); apt alone takes them from the host's /etc/apt/auth.conf.d: machine http://HOST:PORT login …",
         )

@@ -72,7 +72,7 @@ class FleetMirror:
             raise UsageError(
                 "usage.mirror",
                 "gpu_mirror_key is given, and no gpu_mirror_url",
-                hint="set gpu_mirror_url, or take the key away",
+                hint="set gpu_mirror_url, or remove the key",
             )
         return cls(url, key, fingerprint)
 

@@ -188,7 +188,7 @@ def unknown(name: str, origin: str, variables: Mapping[str, Variable]) -> Issue 
     return Issue(
         code="vars.unknown",
         message=f"unknown variable {name} ({origin})",
-        because=[] if ours else ["it reads like one of ours, and would have no effect"],
+        because=[] if ours else ["it looks like a variable of gpu-provision, and would have no effect"],
         hint=f"did you mean {nearest[0]}?" if nearest else "see the README of each role for its variables",
     )
 

@@ -24,7 +24,7 @@ def container_lines(facts: Facts) -> list[str]:
         held = "" if all(facts.packages[name].held for name in versions) else "not held"
         lines.append(_line("toolkit", " and ".join(dict.fromkeys(versions.values())), held))
     old = [name for name in _OLD if _there(facts, name)]
-    lines += [f"of the old days: {', '.join(old)}"] if old else []
+    lines += [f"obsolete: {', '.join(old)}"] if old else []
     lines += [f"NVIDIA's key trusted for every repository: {', '.join(sorted(have.old_keys))}"] if have.old_keys else []
     for spec in have.cdi:
         versions_of = f"driver {' and '.join(spec.versions)}" if spec.versions else "no driver in it"

@@ -216,7 +216,7 @@ def _services(facts: Facts) -> list[str]:
     lines = []
     for name, service in facts.services.items():
         if service.present:
-            start = "starts at boot" if service.enabled else "does not start at boot by itself"
+            start = "starts at boot" if service.enabled else "does not start at boot"
             lines.append(f"{name} {'runs' if service.running else 'does not run'}, {start}")
     return lines
 

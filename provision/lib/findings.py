@@ -90,7 +90,7 @@ def in_order(
     while waiting:
         left = {finding.code for _, finding in waiting}
         ready = [row for row in waiting if not (before(row[1].code) & left - {row[1].code})]
-        # A circle among the codes is a defect that a test of the rules finds; a host is judged all the same.
+        # A circle among the codes is a defect that a test of the rules finds; a host is judged anyway.
         chosen = min(ready or waiting, key=lambda row: (row[1].gravity, rank(row[1].code), row[0]))
         waiting.remove(chosen)
         done.append(chosen[1])

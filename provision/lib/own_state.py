@@ -41,13 +41,13 @@ def read(path: Path, model: type[Model]) -> Model | None:
     if found is None:
         return None
     if not found.strip("\0 \t\r\n"):
-        raise Damaged(str(path), "it is empty" if not found else "it holds nothing but blanks")
+        raise Damaged(str(path), "it is empty" if not found else "it contains only blanks")
     try:
         answer = model.model_validate_json(found)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        why = f"it holds something else than this version writes ({place or 'the whole'})"
+        why = f"it contains something other than this version writes ({place or 'the whole'})"
         if first["type"] == "json_invalid":
             why = "it is not JSON, or only the beginning of it"
         raise Damaged(str(path), why) from None

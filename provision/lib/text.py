@@ -172,7 +172,7 @@ def bad_answer(why: str) -> HostFailedError:
     return HostFailedError(
         "host.bad_answer",
         f"the host's answer cannot be used: {why}",
-        hint="look at what its python3 is, and whether somebody has changed it: the host may be compromised",
+        hint="check its python3, and whether somebody changed it: the host may be compromised",
     )
 
 

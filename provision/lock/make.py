@@ -64,9 +64,9 @@ def entry(seen: Seen, catalog: Catalog) -> Entry:
     if not (facts.host.os.version_id and facts.host.arch):
         raise ProvisionError(
             "lock.no_release",
-            "the release or the architecture of the host cannot be told",
+            "the release or the architecture of the host is not known",
             because=facts.refused[:4],
-            hint="provision scan tells what could not be read",
+            hint="provision scan shows what could not be read",
         )
     host = Host(facts, catalog, Desired(seen.values))
     decide(host)
@@ -250,7 +250,7 @@ def _differing(
                 code="lock.hosts_differ",
                 message=f"hosts of one kind have different versions: {', '.join(odd)}",
                 because=lines,
-                hint="provision apply makes them alike; or lock some of them: -l",
+                hint="provision apply makes them identical; or lock some of them: -l",
             )
         ]
     issues = []
@@ -261,9 +261,11 @@ def _differing(
             Issue(
                 code="lock.not_as_locked" if locked else "lock.hosts_differ",
                 host=host,
-                message=f"it is not as its group {name} is locked" if locked else "it is not as the others of its kind",
+                message=f"it differs from its group {name} in the lock"
+                if locked
+                else "it differs from the others of its kind",
                 because=[*lines[:8], *more],
-                hint="provision apply brings it back; provision lock --update moves the lock on"
+                hint="provision apply restores it; provision lock --update updates the lock"
                 if locked
                 else "provision apply makes it like them; or leave it out: -l 'all:!" + host + "'",
             )

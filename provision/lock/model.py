@@ -44,7 +44,7 @@ _DATE = "tag:yaml.org,2002:timestamp"
 _MARKERS = ("<<<<<<<", "=======", ">>>>>>>")
 _HEADER = """\
 # Written by `provision lock`: the exact versions of verified hosts. apply installs exactly these, drift compares with them.
-# `provision lock --update` moves it on and says what changes. Keep it in git, beside the inventory.
+# `provision lock --update` updates it and shows what changes. Keep it in git, beside the inventory.
 """
 _TEXTS = {
     "string_type": "is not a text",
@@ -262,18 +262,13 @@ def parse(text: str, where: str = NAME) -> Lock:
     except yaml.YAMLError as error:
         raise LockError([_not_yaml(error, text, where)]) from error
     except RecursionError as error:
-        raise LockError(
-            [_issue(f"{where}: not YAML", ["an alias (*name) stands in what it stands for"], _MEND)]
-        ) from error
+        raise LockError([_issue(f"{where}: not YAML", ["an alias (*name) contains itself"], _MEND)]) from error
     except ValueError as error:
         # a tag and a value that is none of it: !!int abc
         raise LockError([_issue(f"{where}: not YAML", [str(error)], _MEND)]) from error
     if twice:
         raise LockError(
-            [
-                _issue(f"{where} line {line}: {key} stands there twice", [], "leave one of the two")
-                for key, line in twice
-            ]
+            [_issue(f"{where} line {line}: {key} occurs twice", [], "leave one of the two") for key, line in twice]
         )
     if not isinstance(data, dict):
         raise LockError([_issue(f"{where} is not a lock", ["it holds no mapping"], "provision lock writes one")])
@@ -299,7 +294,7 @@ def _issue(message: str, because: Sequence[str], hint: str) -> Issue:
     return Issue(code="lock.invalid", message=message, because=list(because), hint=hint)
 
 
-_MEND = "mend the line, or take the file back from git"
+_MEND = "correct the line, or restore the file from git"
 
 
 def _not_yaml(error: yaml.YAMLError, text: str, where: str) -> Issue:
@@ -308,7 +303,7 @@ def _not_yaml(error: yaml.YAMLError, text: str, where: str) -> Issue:
         return _issue(
             f"{where} line {merged}: not YAML",
             ["git left the marks of a merge there"],
-            "leave one of the two sides, or take the file back from git; provision lock then says what is otherwise",
+            "keep one of the two sides, or restore the file from git; provision lock then shows the differences",
         )
     mark = getattr(error, "problem_mark", None)
     place = f"{where} line {mark.line + 1}, column {mark.column + 1}" if mark else where
@@ -323,16 +318,16 @@ def _explained(error: Any, lines: Mapping[tuple[Any, ...], int], where: str) -> 
     place = tuple(part for part in error["loc"] if part != "[key]")
     name = ".".join(str(part) for part in place)
     kind, value = error["type"], error.get("input")
-    hint = "see docs/fleet.md for what stands where"
+    hint = "docs/fleet.md describes the format"
     if kind == "extra_forbidden":
         nearest = difflib.get_close_matches(str(place[-1]), _known_keys(place), n=1, cutoff=0.5)
         hint = f"did you mean {nearest[0]}?" if nearest else hint
     elif kind == "string_type" and isinstance(value, int | float):
         hint = f'write it in quotes: "{value}"'
     elif kind == "string_pattern_mismatch":
-        hint = "a Debian version, as dpkg -l tells it: 580.95.05-0ubuntu0.24.04.2"
+        hint = "a Debian version, as dpkg -l shows it: 580.95.05-0ubuntu0.24.04.2"
         if "[key]" in error["loc"]:
-            hint = "a package's name, as dpkg -l tells it"
+            hint = "a package's name, as dpkg -l shows it"
     elif kind == "literal_error":
         hint = f"one of {(error.get('ctx') or {}).get('expected', '')}".replace("'", "")
     if kind == "string_pattern_mismatch":

@@ -22,7 +22,7 @@ from provision.parts.candidates import Candidates
 from provision.parts.desired import Desired
 from provision.parts.registry import by_name, in_locks
 
-_MOVE_ON = "provision lock --update takes over what the inventory asks for; --no-lock plans without the lock"
+_MOVE_ON = "provision lock --update accepts what the inventory asks for; --no-lock plans without the lock"
 
 
 # --- which lock ---------------------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def path_of(values: Mapping[str, Any]) -> Path | None:
     """The lock's file: the one that is named, else the inventory's own; None where there is none.
 
     values: with ``inventory_dir``, and ``inventory_source`` as ``lockfile.source_of`` returns it. A file that is named and
-    missing is returned all the same: reading it says what is wrong.
+    missing is returned anyway: reading it says what is wrong.
     """
     named = str(values.get(VARIABLE) or "").strip()
     if named == "none":
@@ -232,7 +232,7 @@ def not_available(
         host=pinned.lock.name,
         message=f"the repositories of this host no longer have {one}",
         because=[*list(errors)[:3], f"locked in {pinned.where}", *lines[:6], *more],
-        hint="provision lock --update moves the lock on; provision mirror keeps what a lock needs, for good",
+        hint="provision lock --update updates the lock; provision mirror keeps what a lock needs, for good",
     )
 
 

@@ -97,7 +97,7 @@ def _server(url: str) -> str:
 
 
 def repodata(subdir: str, rows: Mapping[str, Mapping[str, Any]], present: str | None) -> str:
-    """Text of repodata.json: rows, and what is there already (present: the text of before)."""
+    """Text of repodata.json: rows, and what already exists (present: the text of before)."""
     before = json.loads(present) if present else {}
     found: dict[str, Any] = {
         "info": {"subdir": subdir},

@@ -107,7 +107,7 @@ class Maker:
         said = f"it is signed by {was}" if was else "it has the originals' signatures"
         raise RefusedError(
             "mirror.other_signature",
-            "this mirror is signed otherwise",
+            "this mirror has another signature",
             because=[said],
             hint=(f"say --sign {was}" if was else "leave --sign away") + ", or make another in a new folder",
         )
@@ -143,7 +143,7 @@ class Maker:
                 + (f"there is {', '.join(row['have'][:3])}" if row["have"] else "there is no such package")
                 for row in answer["missing"][:8]
             ],
-            hint="provision lock --update moves the lock on; a mirror that is made with the lock keeps its versions for good",
+            hint="provision lock --update updates the lock; a mirror that is made with the lock keeps its versions for good",
         )
 
     def _check_space(self, resolved: Iterable[tuple[Need, Any]], opened: Mapping[str, Any]) -> None:
@@ -214,7 +214,7 @@ class Maker:
         """An index of what is here alone, signed by the user's key."""
         signer = self.signer
         if signer is None:
-            raise AssertionError("only a mirror with a key is signed anew")
+            raise AssertionError("only a mirror with a key is signed again")
         rows: dict[str, list[str]] = {}
         for package in answer["packages"]:
             for where, component in package["places"]:

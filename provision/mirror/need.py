@@ -179,7 +179,7 @@ def _archive(
             "mirror.archive_key_unknown",
             f"{host} has no key of Ubuntu's archive that the catalog knows",
             because=[f"known: {' '.join(fingerprints)}", "a host does not decide which key is right"],
-            hint="look at the keyrings there; for an archive of your own say --archive-key FILE or FINGERPRINT, or "
+            hint="check the keyrings there; for your own archive give --archive-key FILE or FINGERPRINT, or "
             "gpu_mirror_archive_key in the inventory",
         )
     key = {"key": ring} if ring else {"signed_by": mirror_layout.ARCHIVE_KEYRING}
@@ -257,9 +257,7 @@ def _vendor(
         raise UsageError(
             "mirror.no_key",
             f"nobody says by which key {uri} is signed",
-            because=[
-                "the lock has no fingerprint of it, the catalog neither, and what a host has is not taken on trust"
-            ],
+            because=["the lock has no fingerprint of it, the catalog neither, and a key from a host is not trusted"],
             hint=f"set {variables[0]}_key_fingerprint to the fingerprint as the vendor states it, and lock again",
         )
     return spec

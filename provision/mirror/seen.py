@@ -66,5 +66,5 @@ def seen_of(host: str, answer: Any) -> dict[str, Any]:
             "host.bad_answer",
             f"{host} says what cannot be: {first['msg']}",
             because=[".".join(str(part) for part in first["loc"] if isinstance(part, int) or part.isidentifier())],
-            hint="look at its apt sources and the environments that the lock names",
+            hint="check its apt sources and the environments that the lock names",
         ) from error

@@ -75,7 +75,7 @@ class Store:
                     "mirror.no_index",
                     f"no form of the index {name} can be fetched",
                     because=[message],
-                    hint="run it again: a repository in the middle of an update of its own is right again later",
+                    hint="run it again: a repository that is being updated is consistent again later",
                 )
         return rows
 

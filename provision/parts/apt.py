@@ -140,11 +140,11 @@ def _configure(parts: Sequence[AptPart], facts: Facts, proxy: HostProxy) -> tupl
         because.append("the inventory no longer names it")
     omitted = {(entry.file, entry.line): entry for part in parts for entry in part.omitted}
     for entry in omitted.values():
-        details.append(f"take the entry out of {entry.file}" + (f" line {entry.line}" if entry.line else ""))
-        because.append("one repository, one entry: others of it stand in the way of Signed-By")
+        details.append(f"remove the entry from {entry.file}" + (f" line {entry.line}" if entry.line else ""))
+        because.append("a repository has exactly one entry: others conflict with its Signed-By")
     for path in _union(part.old_keys for part in parts):
-        details.append(f"take the repository's key out of {path}")
-        because.append("our file names its key: nobody has to trust that for every repository")
+        details.append(f"remove the repository's key from {path}")
+        because.append("gpu-provision's entry names its key: apt need not trust it for every repository")
     preferences = next((part for part in parts if part.preferences), None)
     if preferences and have.get(apt_files.PREFERENCES) != apt_files.sha256(str(preferences.preferences)):
         details.append(f"write {apt_files.PREFERENCES}")

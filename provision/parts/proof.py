@@ -61,7 +61,7 @@ class Bounds:
 
 def no_answer(what: str, said: str) -> Verdict:
     """What is said of an answer that is none: programs that somebody else may have written give them."""
-    return "fail", f"{what} answered with something that is no answer", [said], "look at what it imports", {}
+    return "fail", f"{what} gave an invalid answer", [said], "check what it imports", {}
 
 
 def outcome(row: Row) -> Outcome:

@@ -37,7 +37,7 @@ def judge(found: Row, bounds: Bounds) -> Verdict:
     except (ValueError, RecursionError, ValidationError):
         lines = [line for line in str(found["out"]).splitlines() if line.strip()][:3]
         evidence = [f"exit code {found['rc']}", *(f"output: {line[:200]}" for line in lines), *said]
-        return "fail", "it answered with something that is no verdict", evidence, _CONTRACT, {}
+        return "fail", "it gave an invalid answer", evidence, _CONTRACT, {}
     evidence = answer.evidence[:_LINES]
     if answer.status == "pass" and found["rc"] != 0:
         return "fail", f"it says pass and ended with {found['rc']}: {answer.message}", [*evidence, *said], _CONTRACT, {}

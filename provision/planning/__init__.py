@@ -190,7 +190,7 @@ class _Planner:
                 "apt.sources_broken",
                 "apt cannot read its sources: every apt call on this host fails",
                 others[:4],
-                "mend the named file first; it is not ours to change",
+                "correct the named file first; gpu-provision does not change it",
             )
 
     # --- the lock ----------------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class _Planner:
                     host=self.name,
                     message="the GPUs are in use and the change would disturb them",
                     because=plan.reboot.blocked_by[:8],
-                    hint="wait for them or stop them; nvidia_driver_reboot: always goes ahead all the same",
+                    hint="wait for them or stop them; nvidia_driver_reboot: always goes ahead anyway",
                 )
             )
         if plan.blockers:
@@ -358,9 +358,9 @@ class _Planner:
             host=self.name,
             message="some of what the host says cannot be used, and is left out",
             because=refused[:8],
-            hint="look at these files on the host; the plan is made without them"
+            hint="check these files on the host; the plan ignores them"
             if all(place.startswith("/") for place in refused)
-            else "look there: is its python3 Ubuntu's own? the host may be compromised",
+            else "check the host: is its python3 Ubuntu's own? It may be compromised",
         )
         blocks = any(place.startswith("host.os.") for place in refused) and not self.host.facts.host.os.version_id
         (plan.blockers if blocks else plan.warnings).append(issue)

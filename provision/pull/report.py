@@ -13,7 +13,7 @@ DRIFT_FILE = "gpu_provision_drift.prom"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run. code: exit code of provision (0 as wanted, 6 a reboot is needed); drift: of its look afterwards, None without."""
+    """One run. code: exit code of provision (0 done, 6 a reboot is needed); drift: of its look afterwards, None without."""
 
     host: str
     code: int
@@ -35,16 +35,11 @@ def render(outcome: Outcome) -> str:
     """Return the metrics of a run."""
     labels = f'{{host="{escaped(outcome.host)}",state="{escaped(outcome.state)}"}}'
     rows: list[tuple[str, str, str, float]] = [
-        (
-            "last_run_timestamp_seconds",
-            "When this host last looked for what it should be, Unix time.",
-            "",
-            outcome.started,
-        ),
-        ("last_run_duration_seconds", "How long that took.", "", round(outcome.seconds, 3)),
+        ("last_run_timestamp_seconds", "When this host last fetched its inventory, Unix time.", "", outcome.started),
+        ("last_run_duration_seconds", "How long the run took.", "", round(outcome.seconds, 3)),
         (
             "last_result",
-            "Exit code of provision apply: 0 as wanted, 6 a reboot is needed, others are failures.",
+            "Exit code of provision apply: 0 done, 6 a reboot is needed, others are failures.",
             "",
             outcome.code,
         ),

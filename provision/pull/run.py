@@ -98,7 +98,7 @@ def _alone(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise HostFailedError(
                 "pull.running",
-                "another run of gpu-pull is at work on this host",
+                "another run of gpu-pull is running on this host",
                 hint="systemctl status gpu-pull.service",
             ) from None
         yield

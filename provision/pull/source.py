@@ -1,4 +1,4 @@
-"""The inventory of a host that pulls: a git repository, an archive (.tar.gz), or a folder that is there already.
+"""The inventory of a host that pulls: a git repository, an archive (.tar.gz), or a folder that already exists.
 
 The inventory decides what root does here. So it comes by a way that proves who sent it (https, ssh, this host's own disk), or
 the source names its content: the checksum of an archive, the full commit or a signed one of a repository.
@@ -136,7 +136,7 @@ def _bring(source: Source, folder: Path) -> tuple[Path, str]:
             "pull.checksum",
             "the repository sent another commit than the one that was asked for",
             because=[f"wanted: {source.version}", f"came: {came}"],
-            hint="look at gpu_pull_version and at the server",
+            hint="check gpu_pull_version and the server",
         )
     if source.verify_commit:
         _run(source, folder, "verify-commit", "FETCH_HEAD")
@@ -260,13 +260,13 @@ def _download(source: Source) -> bytes:
             "pull.fetch",
             f"the archive cannot be fetched: {without_login(proxies.why(error))}",
             because=[without_login(url)],
-            hint="is the server reachable from here? a proxy stands in the environment of gpu-pull.service",
+            hint="is the server reachable from here? a proxy is set in the environment of gpu-pull.service",
         ) from error
     if len(data) > _LIMIT:
         raise HostFailedError(
             "pull.archive",
             "the archive is too large for an inventory",
             because=[f"more than {_LIMIT >> 20} MiB"],
-            hint="look what is in it",
+            hint="check its content",
         )
     return bytes(data)

@@ -36,7 +36,7 @@ class _Inflated(io.RawIOBase):
             if not self._rest and self._stream.eof:
                 break
             if not self._rest:
-                raise BadArchiveError("it is cut off")
+                raise BadArchiveError("it is truncated")
             if self._stream.eof:
                 self._stream = zlib.decompressobj(31)
             try:
@@ -80,7 +80,7 @@ def _parts(entry: tarfile.TarInfo) -> tuple[str, ...]:
     """The path of an entry below the folder. Raises BadArchiveError for what is not of an inventory."""
     path = PurePosixPath(entry.name)
     if path.is_absolute() or ".." in path.parts or "\0" in entry.name:
-        raise BadArchiveError(f"{entry.name!r} would lie outside")
+        raise BadArchiveError(f"{entry.name!r} would be outside")
     if not entry.isdir() and (not entry.isfile() or entry.issparse()):
         raise BadArchiveError(f"{entry.name!r} is a link, a device or sparse: an inventory has files and folders only")
     return path.parts

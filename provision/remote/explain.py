@@ -104,13 +104,13 @@ _SSH: Sequence[tuple[str, str, str, str | None]] = (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for .* has changed",
         "connect.host_key_changed",
         "THE HOST KEY HAS CHANGED: this may be another machine, or someone between",
-        "if the host was installed anew: ssh-keygen -R {address}, then accept the new key",
+        "if the host was reinstalled: ssh-keygen -R {address}, then accept the new key",
     ),
     (
         r"Host key verification failed|No .* host key is known for",
         "connect.host_key_unknown",
         "the host key is not known",
-        "look at it and accept it once: ssh {address}",
+        "check it and accept it once: ssh {address}",
     ),
     (r"Connection refused", "connect.refused", "connection refused", "is sshd running there, and is the port right?"),
     (
@@ -124,7 +124,7 @@ _SSH: Sequence[tuple[str, str, str, str | None]] = (
         r"timed out|No route to host|Network is unreachable|Host is down",
         "connect.timeout",
         "no answer from the host",
-        "is it switched on, and does a firewall or the network stand between?",
+        "is it switched on, and does a firewall block it?",
     ),
     (
         r"Could not resolve hostname|Name or service not known|Temporary failure in name resolution",
@@ -196,7 +196,7 @@ def slow(host: str, message: str, because: Sequence[str] = ()) -> ProvisionError
         message,
         host=host,
         because=[*because, load.described()],
-        hint="look at the load of the host and of this machine; --forks N does fewer hosts at a time",
+        hint="check the load of the host and of this machine; --forks N runs fewer hosts at a time",
     )
 
 

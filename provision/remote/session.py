@@ -62,7 +62,7 @@ class ProgramSession:
     """A Session over anything that can start a command.
 
     start: takes the argument list of a command and returns its Stream (raises UnreachableError).
-    user: who logs in, for messages and to know whether root is there already.
+    user: who logs in, for messages and to know whether root already exists.
     """
 
     def __init__(

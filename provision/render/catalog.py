@@ -11,7 +11,7 @@ from provision.render.base import indented, text
 
 _KINDS = {
     "contradictions": "rows that contradict each other",
-    "missing": "facts that are missing for rows that are there",
+    "missing": "facts that are missing for existing rows",
     "stale": "sources of what moves, older than 90 days",
     "unlinked": "sources without a link",
     "unsure": "facts that are not sure",

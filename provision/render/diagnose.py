@@ -31,25 +31,24 @@ def diagnosed(document: DiagnoseDocument, verbosity: int) -> Iterable[Renderable
         rest = host.summary or "; ".join(
             filter(None, [", ".join(host.gpus) or "no NVIDIA GPU", host.driver or "no driver"])
         )
-        yield headline(names, host.status, rest, everything=bool(verbosity))
+        notes = sum(finding.level == "note" for finding in host.findings)
+        more = f"; {plural(notes, 'note')} (-v)" if notes and not verbosity else ""
+        yield headline(names, host.status, rest + more, everything=bool(verbosity))
         yield from _host(host, verbosity, alone=len(document.hosts) == 1)
     counts = format_counts((host.status for host in document.hosts.values()), _STATUS_TEXTS)
     first = next((f for host in document.hosts.values() for f in host.findings if f.level == "error"), None)
     more = f"; evidence: -v; meaning: --explain {first.code}" if first and not verbosity else ""
     yield text(f"diagnose: {plural(len(document.hosts), 'host')}: {counts}", more, styles=("bold", "dim"))
     if document.exported:
-        yield Text(f"written: {document.exported} (look at it before you share it: case.json and the folder root)")
+        yield Text(f"written: {document.exported} (check it before you share it: case.json and the folder root)")
     if document.rescue:
-        yield Text(f"to mend what is broken: {document.rescue}", style="dim")
+        yield Text(f"to repair what is broken: {document.rescue}", style="dim")
 
 
 def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[RenderableType]:
     shown = [f for f in host.findings if f.level != "note" or verbosity]
     for finding in shown:
         yield from _finding(finding, 2, verbosity)
-    hidden = len(host.findings) - len(shown)
-    if hidden:
-        yield indented(Text(f"and {plural(hidden, 'note')} (-v)", style="dim"), 2)
     if host.unknown:
         yield indented(text("unknown  ", host.unknown[0], styles=("bold red", "bold")), 2)
         lines = host.unknown[1:] if verbosity else host.unknown[1 : _FEW_LINES + 1]
@@ -57,10 +56,11 @@ def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[Rende
             yield indented(Text(line, style="dim"), 11)
         if len(lines) < len(host.unknown) - 1:
             yield indented(Text(f"and {len(host.unknown) - 1 - len(lines)} more (-v)", style="dim"), 11)
-    if host.status in ("well", "warned") and not any(f.level == "error" for f in host.findings):
+    whole = bool(verbosity) or (alone and not shown)
+    if whole and host.status in ("well", "warned") and not any(f.level == "error" for f in host.findings):
         word = "nothing else found" if host.findings else "nothing found"
-        lines = host.looked_at if verbosity or (alone and not host.findings) else []
-        yield indented(Text(f"{word}; looked at:" if lines else word, style="green"), 2)
+        lines = host.looked_at
+        yield indented(Text(f"{word}; checked:" if lines else word, style="green"), 2)
         for line in lines:
             yield indented(Text(line, style="dim"), 4)
     if host.unread:
@@ -76,7 +76,8 @@ def _finding(finding: Cause, indent: int, verbosity: int) -> Iterable[Renderable
         f"{finding.level}  ", f"{finding.code}  ", finding.message, styles=(_LEVEL_STYLES[finding.level], "bold", "")
     )
     yield indented(head, indent)
-    evidence = finding.evidence if verbosity else finding.evidence[:1]
+    # Most messages quote what was read.
+    evidence = finding.evidence if verbosity else [line for line in finding.evidence[:1] if line not in finding.message]
     rows: list[tuple[str | Text, str | Text]] = [
         ("because" if not number else "", Text(line, style="dim")) for number, line in enumerate(evidence)
     ]
@@ -145,7 +146,7 @@ def explained(document: ExplainDocument, verbosity: int) -> Iterable[RenderableT
         yield Text("")
         yield Text("it may also be:", style="bold")
         yield columns([(page.code, f"{page.title}: {page.line or ''}".rstrip(": ")) for page in others])
-        yield Text("-v tells all; provision diagnose looks at a host itself and decides", style="dim")
+        yield Text("-v shows all; provision diagnose reads the host itself and decides", style="dim")
 
 
 def _page(page: ExplainedCode) -> Iterable[RenderableType]:
@@ -164,6 +165,6 @@ def _page_rows(page: ExplainedCode) -> Sequence[tuple[str | Text, str | Text]]:
     for word, shown in (("breaks", page.breaks), ("repair", page.repair), ("prevent", page.prevent)):
         if shown:
             rows.append((word, shown.replace("`", "")))
-    rows.append(("reboot", "part of the repair" if page.reboot else "not by itself"))
+    rows.append(("reboot", "part of the repair" if page.reboot else "not automatically"))
     rows += [("source" if not number else "", source) for number, source in enumerate(page.sources)]
     return rows

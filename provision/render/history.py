@@ -12,8 +12,9 @@ from provision.render.base import Text, columns, headline, indented
 from provision.render.text import STATUS_TEXTS, STYLES, format_hosts, grouped, listed, plural
 from provision.runs.history import HostRecord, InventoryState, Judged, LockState, Run, Session, describe_changes
 
+# What the states of a run are called for people.
+_CALLED = {"cut off": "not finished", "at work": "running"}
 _STATES = {"done": "green", "failed": "bold red", "interrupted": "yellow", "cut off": "yellow", "at work": "cyan"}
-_SHOWN_PACKAGES = 4
 
 
 def view(document: HistoryDocument, verbosity: int) -> Iterable[RenderableType]:
@@ -26,7 +27,7 @@ def view(document: HistoryDocument, verbosity: int) -> Iterable[RenderableType]:
             yield from _host(name, host, {run.run for run in document.runs})
     elif document.runs:
         yield _table(document.runs)
-        yield Text("one run: provision history RUN (a part of its name is enough)", style="dim")
+        yield Text(f"one run: provision history {short(document.runs[0].run)}", style="dim")
     elif not (document.warnings or document.errors):
         yield Text(f"no run yet in {document.folder}")
 
@@ -57,7 +58,8 @@ def _counted(run: Run) -> str:
     rest = len(set(run.planned) - {*run.hosts, *run.left_alone})
     if rest and run.ended is None:
         shown.append(f"{rest} {'to do' if run.active else 'not done'}")
-    return ", ".join([*([run.state] if run.ended is None else []), *shown]) or run.state
+    state = _CALLED.get(run.state, run.state)
+    return ", ".join([*([state] if run.ended is None else []), *shown]) or state
 
 
 def _what(run: Run) -> str:
@@ -68,7 +70,7 @@ def _what(run: Run) -> str:
 
 
 def _one(run: Run, verbosity: int) -> Iterable[RenderableType]:
-    yield Text.assemble((run.run, "bold"), "  ", (run.state, _STATES.get(run.state, "")))
+    yield Text.assemble((run.run, "bold"), "  ", (_CALLED.get(run.state, run.state), _STATES.get(run.state, "")))
     git = f" ({run.git})" if run.git else ""
     rows = [
         ("command", run.command),
@@ -84,21 +86,24 @@ def _one(run: Run, verbosity: int) -> Iterable[RenderableType]:
     for names, record in grouped(run.hosts.items(), _alike):
         yield from _record(names, record, verbosity)
     for names, status in grouped(run.left_alone.items(), lambda status: status):
-        yield headline(names, status, "left alone")
+        yield headline(names, status, "not changed")
+    changed = any(record.packages for record in run.hosts.values())
     if run.cut_off:
-        yield Text(f"it was cut off: {run.cut_off}", style="dim")
-    if run.again:
-        yield Text(f"to go on where it was cut off: {run.again}", style="dim")
+        yield Text(f"it was interrupted: {run.cut_off}", style="dim")
     elif run.active:
-        yield Text("it is at work on this machine", style="dim")
-    if run.ended is not None and any(record.packages for record in run.hosts.values()):
-        yield Text(f"back to before it: provision apply --rollback {short(run.run)}", style="dim")
+        yield Text("it is running on this machine", style="dim")
+    if changed and not verbosity:
+        yield Text(f"packages: provision history {short(run.run)} -v", style="dim")
+    if run.again:
+        yield Text(f"to continue: {run.again}", style="dim")
+    if run.ended is not None and changed:
+        yield Text(f"to go back to the state before it: provision apply --rollback {short(run.run)}", style="dim")
 
 
 def _session(number: int, session: Session, run: Run) -> tuple[str, str]:
     """A session of a run: when, by whom if not by the same person, and what it left hosts as."""
     at_work = run.active and number == len(run.sessions)
-    ended = "" if session.ended else "at work" if at_work else "cut off"
+    ended = "" if session.ended else _CALLED["at work" if at_work else "cut off"]
     who = session.who if session.who != run.who else ""
     statuses: dict[str, list[str]] = {}
     for name, status in session.hosts.items():
@@ -114,23 +119,22 @@ def _alike(record: HostRecord) -> object:
 
 
 def _record(names: Sequence[str], record: HostRecord, verbosity: int) -> Iterable[RenderableType]:
-    yield headline(names, record.status, describe_changes(record.packages))
-    rows: list[tuple[str | Text, str | Text]] = [("verify", _judged(record.verify))] if record.verify else []
-    if record.rebooted:
-        rows.append(("reboot", "yes"))
+    shown = [describe_changes(record.packages), "rebooted" if record.rebooted else ""]
+    shown += [f"checks: {_judged(record.verify)}"] if record.verify else []
+    yield headline(names, record.status, "; ".join(filter(None, shown)))
+    rows: list[tuple[str | Text, str | Text]] = []
     if record.took_lock_of:
         rows.append(("lock of", f"{record.took_lock_of.get('who')}, run {record.took_lock_of.get('run')}"))
     if record.ended_by:
-        rows.append(("cut off", f"found and ended by {record.ended_by} at {when(record.ended)} UTC"))
+        rows.append(("interrupted", f"found and ended by {record.ended_by} at {when(record.ended)} UTC"))
     if rows:
         yield columns(rows, style="dim")
+    if not verbosity:
+        return
     moves: dict[tuple[str | None, str | None], list[str]] = {}
     for name, before, after in record.packages:
         moves.setdefault((before, after), []).append(name)
-    rows = [
-        (f"{before or 'none'} -> {after or 'none'}", ", ".join(found) if verbosity else listed(found, _SHOWN_PACKAGES))
-        for (before, after), found in moves.items()
-    ]
+    rows = [(f"{before or 'none'} -> {after or 'none'}", ", ".join(found)) for (before, after), found in moves.items()]
     for move, found in rows:
         yield indented(Text(move, style="dim"), 2)
         yield indented(Text(found), 4)
@@ -169,7 +173,7 @@ def _host(name: str, host: HostHistory, mine: set[str]) -> Iterable[RenderableTy
     if host.locked_by:
         who = f"{host.locked_by.get('who')}, {host.locked_by.get('command')}, since {host.locked_by.get('since')}"
         state = f" (stale: {host.stale})" if host.stale else ""
-        yield indented(Text(f"at work there now: {who}{state}", style="yellow"), 2)
+        yield indented(Text(f"running there now: {who}{state}", style="yellow"), 2)
     if not host.runs:
         return
     table = Table(box=None, pad_edge=False, show_header=False)

@@ -21,9 +21,7 @@ def view(document: MirrorDocument, verbosity: int) -> Iterable[RenderableType]:
         for path in document.extra if verbosity else ():
             yield _line(f"not in the manifest: {path}")
         if document.extra and not verbosity:
-            yield _line(
-                f"{plural(len(document.extra), 'file')} that the manifest does not name: --prune takes them out"
-            )
+            yield _line(f"{plural(len(document.extra), 'file')} that the manifest does not name: --prune removes them")
         return
     for label, group in document.groups.items():
         more = len(group.packages) - group.asked
@@ -36,7 +34,7 @@ def view(document: MirrorDocument, verbosity: int) -> Iterable[RenderableType]:
     new = f"{plural(document.fetched, 'file')} new, {size(document.fetched_bytes)}"
     yield _line(new if document.fetched else "nothing had to be fetched")
     if document.removed:
-        yield _line(f"{plural(len(document.removed), 'file')} taken out: nothing needs them")
+        yield _line(f"{plural(len(document.removed), 'file')} removed: nothing needs them")
     for note in document.notes:
         yield _line(note)
     if document.signed:
@@ -49,7 +47,7 @@ def view(document: MirrorDocument, verbosity: int) -> Iterable[RenderableType]:
 
 def _usage(document: MirrorDocument) -> Iterable[RenderableType]:
     yield Text("in the inventory of hosts that use it:", style="dim")
-    yield _line(f"gpu_mirror_url: file:{document.path}   # or the address at which a web server hands it out")
+    yield _line(f"gpu_mirror_url: file:{document.path}   # or the address at which a web server serves it")
     if document.signed:
         yield _line(f'gpu_mirror_key_fingerprint: "{document.signed}"')
 

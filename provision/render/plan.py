@@ -21,7 +21,7 @@ from provision.render.text import format_counts, format_hosts, grouped, listed, 
 
 _ORDER = (
     ("changes", "to change"),
-    ("converged", "as wanted"),
+    ("converged", "as requested"),
     ("blocked", "blocked"),
     ("unreachable", "unreachable"),
     ("failed", "failed"),
@@ -291,6 +291,9 @@ def dangers(plans: dict[str, HostPlan]) -> Iterator[tuple[str, list[str], str]]:
         limit = max(_timeout(plans[name]) for name in names) // 60
         away = f"; each is away until it answers, for {limit} min at most" if limit and policy != "never" else ""
         yield plural(len(names), "reboot"), names, f"; {_POLICIES.get(policy, policy)}{away}"
+    down = [name for name in reboots if _moves_driver(plans[name])]
+    if down:
+        yield "driver down", down, "; new GPU programs fail until the reboot"
     restarts: dict[str, list[str]] = {}
     for name, plan in plans.items():
         for step in plan.steps:
@@ -298,6 +301,11 @@ def dangers(plans: dict[str, HostPlan]) -> Iterator[tuple[str, list[str], str]]:
                 restarts.setdefault(step.title, []).append(name)
     for title, names in restarts.items():
         yield title, names, ""
+
+
+def _moves_driver(plan: HostPlan) -> bool:
+    """True where the libraries of an installed driver change: the module that is loaded then is of another version."""
+    return any(s.id == "packages" and s.what == "driver" and s.sign == "~" and " -> " in s.value for s in plan.steps)
 
 
 def _timeout(plan: HostPlan) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
+from rich.text import Text as RichText
 
 from provision.diagnose.finding import Cause
 from provision.parts.plan import PackageChange, Step
@@ -28,7 +29,7 @@ _STATUSES = (
     ("unreachable", "unreachable"),
     ("interrupted", "interrupted"),
 )
-_SHOWN_EVIDENCE = 4
+_SHOWN_EVIDENCE = 2
 # lines of what a step said; all of them are in the document
 _SHOWN_SAID = 2
 _SHOWN_PACKAGES = 4
@@ -69,8 +70,9 @@ def _host(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
     if others:
         yield indented(Text(f"{plural(others, 'warning')} more: provision diagnose", style="dim"), 2)
     rounds = list(enumerate(host.rounds, 1))
+    counted_ = len(host.rounds) > 1 and (planned or verbosity)
     for number, one in _to_agree(rounds) if planned else rounds:
-        yield from _round(one, number if len(host.rounds) > 1 else 0, verbosity)
+        yield from _round(one, number if counted_ else 0, verbosity, alone=len(findings) == 1)
     if not planned:
         yield from _end(host, verbosity)
 
@@ -87,38 +89,45 @@ def _to_agree(rounds: list[tuple[int, Round]]) -> list[tuple[int, Round]]:
 
 def _finding(finding: Cause, verbosity: int, *, short: bool) -> Iterable[RenderableType]:
     style = "bold red" if finding.level == "error" else "yellow"
-    lines = text(finding.code, f"  {finding.message}", styles=("bold",))
-    yield columns([(Text(finding.level, style=style), lines)], 2)
+    yield _row(finding.level, style, text(finding.code, f"  {finding.message}", styles=("bold",)))
     if short and not verbosity:
         return
-    shown = finding.evidence if verbosity else finding.evidence[:_SHOWN_EVIDENCE]
-    more = len(finding.evidence) - len(shown)
-    rows = [("", text(line, styles=("dim",))) for line in [*shown, *([f"and {more} more"] if more else [])]]
-    yield columns(rows, 2 + len(finding.level), gap=2)
+    # Most messages quote what was read.
+    new = [line for line in finding.evidence if verbosity or line not in finding.message]
+    shown = new if verbosity else new[:_SHOWN_EVIDENCE]
+    more = len(new) - len(shown)
+    for line in [*shown, *([f"and {more} more (-v)"] if more else [])]:
+        yield _row("", "", text(line, styles=("dim",)))
     if finding.folded and verbosity:
-        yield indented(text("explains: ", ", ".join(f.code for f in finding.folded), styles=("dim", "dim")), 6)
+        yield _row("explains", "dim", text(", ".join(f.code for f in finding.folded), styles=("dim",)))
 
 
-def _round(one: Round, number: int, verbosity: int) -> Iterable[RenderableType]:
+def _row(word: str, style: str, shown: RichText) -> RenderableType:
+    """A word in a column of its own, and what is said of it."""
+    return columns([(Text(f"{word:<8}", style=style), shown)], 2, style="", gap=1)
+
+
+def _round(one: Round, number: int, verbosity: int, *, alone: bool) -> Iterable[RenderableType]:
     if number:
         yield indented(Text(f"round {number}", style="dim"), 2)
-    yield columns([(_mark(step), _step(step)) for step in one.steps], 2, style="", gap=1)
+    for step in one.steps:
+        yield _row(*_mark(step), _step(step, alone=alone))
     for hint in dict.fromkeys(step.hint for step in one.steps if step.ok is False and step.hint):
-        yield indented(text("hint: ", hint, styles=("cyan", "")), 4)
+        yield _row("hint:", "cyan", Text(hint))
     for plan in (one.plan, one.purge, one.undo):
         if plan is not None:
             yield from _plan(plan.steps, details=bool(verbosity) or one.plan is None)
     if one.plan is not None and one.plan.packages:
-        yield indented(text(package_line(one.plan.packages), styles=("",)), 6)
-        yield from _packages(one.plan.packages, 6, verbosity)
+        yield indented(text(package_line(one.plan.packages), styles=("",)), 13)
+        yield from _packages(one.plan.packages, 13, verbosity)
     stays = [(row.path, row.why) for row in one.purge.left] if one.purge else []
     stays += [(row.what, row.why) for row in one.undo.left] if one.undo else []
     for what, why in stays:
-        yield indented(text("stays: ", what, f": {why}", styles=("dim", "", "dim")), 4)
+        yield _row("stays", "dim", text(what, f": {why}", styles=("", "dim")))
     if one.stops:
-        yield indented(text("stops for a moment: ", ", ".join(one.stops), styles=("yellow", "")), 4)
+        yield _row("stops", "yellow", text(", ".join(one.stops), " (for a moment)", styles=("", "dim")))
     for blocker in one.blockers:
-        yield indented(text("waits: ", blocker.message, styles=("red", "red")), 4)
+        yield _row("waits", "red", text(blocker.message, styles=("red",)))
 
 
 def _plan(steps: Sequence[Step], *, details: bool) -> Iterable[RenderableType]:
@@ -128,17 +137,18 @@ def _plan(steps: Sequence[Step], *, details: bool) -> Iterable[RenderableType]:
         rows.append(("", text(step.title, f": {step.because}" if step.because else "", styles=("bold", ""))))
         if details and step.details:
             rows.append(("", text(", ".join(step.details), styles=("dim",))))
-    yield columns(rows, 4, gap=0)
+    yield columns(rows, 11, gap=0)
 
 
-def _mark(step: RescueStep) -> Text:
+def _mark(step: RescueStep) -> tuple[str, str]:
     if step.ok is None:
-        return Text("-", style="dim")
-    return Text("done" if step.ok else "not done", style="green" if step.ok else "yellow")
+        return "repair", "green"
+    return ("done", "green") if step.ok else ("not done", "yellow")
 
 
-def _step(step: RescueStep) -> Text:
-    shown = text(step.words, f"  ({step.finding})", styles=("bold", "dim"))
+def _step(step: RescueStep, *, alone: bool) -> Text:
+    """alone: it is for the one finding that is shown."""
+    shown = text(step.words, "" if alone else f"  ({step.finding})", styles=("bold", "dim"))
     if step.ok is not None and step.said:
         shown.append(": " + format_task("; ".join(step.said[:_SHOWN_SAID])), style="")
     if step.ok is None and step.action == "reboot":
@@ -158,30 +168,26 @@ def _package(change: PackageChange) -> str:
 
 
 def _end(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
-    rows: list[tuple[str | Text, str | Text]] = []
     if host.rounds:
-        rows.append(("touched", touched_text(host)))
-    if host.snapshot:
-        rows.append(("before", f"kept in {host.snapshot}"))
+        kept = f"; the earlier state is in {host.snapshot}" if verbosity else "; rescue --undo goes back"
+        yield _row("changed", "dim", text(touched_text(host), kept if host.snapshot else "", styles=("", "dim")))
     if host.next and host.left:
-        rows.append(("next", host.next))
-    if host.checks:
-        rows.append(("checks", counted(host.checks).removeprefix("checks: ")))
-    if rows:
-        yield columns(rows, style="dim")
+        yield _row("next", "bold", Text(host.next))
+    if host.checks and verbosity:
+        yield _row("checks", "dim", Text(counted(host.checks).removeprefix("checks: ")))
     for check in alike_as_one(host.checks):
         if check.status in ("fail", "warn"):
             style = "bold red" if check.status == "fail" else "yellow"
-            yield indented(text(f"{check.status}  ", check.code, f"  {check.message}", styles=(style, "bold")), 2)
-            if check.hint:
-                yield indented(text("hint: ", check.hint, styles=("cyan", "")), 8)
+            yield _row(check.status, style, text(check.code, f"  {check.message}", styles=("bold",)))
+            if check.hint and (verbosity or check.status == "fail"):
+                yield _row("hint:", "cyan", Text(check.hint))
     if host.packages and verbosity:
         yield from _packages(host.packages, 2, verbosity)
 
 
 def touched_text(host: RescuedHost) -> str:
     """Return ``2 packages, 1 reboot``."""
-    parts = [plural(len(host.packages), "package")]
+    parts = [plural(len(host.packages), "package") if host.packages else "no package"]
     if host.configured:
         parts.append(f"{len(host.configured)} set up that dpkg had left unfinished")
-    return ", ".join([*parts, plural(host.reboots, "reboot")])
+    return ", ".join([*parts, plural(host.reboots, "reboot") if host.reboots else "no reboot"])

@@ -27,7 +27,7 @@ _APPLIED = (
     ("done", "done and proven"),
     ("done_in_part", "done, not all of it proven"),
     ("checked", "checked"),
-    ("unchanged", "as wanted"),
+    ("unchanged", "as requested"),
     ("reboot_needed", "waiting for a reboot"),
     ("restart_needed", "waiting for a restart"),
     ("check_failed", "with failed checks"),
@@ -139,7 +139,7 @@ def proven(checks: Mapping[str, Sequence[Check]]) -> Iterable[RenderableType]:
         reasons: dict[str, list[str]] = {}
         for check in found:
             if check.not_run:
-                reasons.setdefault("; ".join(check.not_run), []).append(check.code)
+                reasons.setdefault("; ".join(map(_shortly, check.not_run)), []).append(check.code)
         for reason, codes in reasons.items():
             hosts.setdefault((", ".join(codes), reason), []).append(host)
     rest = [
@@ -149,6 +149,11 @@ def proven(checks: Mapping[str, Sequence[Check]]) -> Iterable[RenderableType]:
     yield text(
         f"proven: {plural(passed, 'check')}", f"; not run: {'; '.join(rest)}" if rest else "", styles=("bold", "")
     )
+
+
+def _shortly(reason: str) -> str:
+    """A reason without what it quotes: ``excused (gpu_verify_excuse): the driver does not answer``; all of it is in -v."""
+    return ": ".join(reason.split(": ")[:2])
 
 
 _WAVES = {"canary": "canary", "batch": "batch", "waited": "was in use", "all": "all"}
@@ -164,7 +169,7 @@ def _waves(document: ApplyDocument) -> Iterable[RenderableType]:
     rows: list[tuple[str | Text, str | Text]] = []
     for number, wave in enumerate(document.waves, start=1):
         took = f" in {wave.seconds:.0f} s" if wave.status == "done" and wave.seconds is not None else ""
-        ended = {"done": "done", "stopped": "cut off", "not_begun": "not begun"}[wave.status]
+        ended = {"done": "done", "stopped": "interrupted", "not_begun": "not begun"}[wave.status]
         failed = sum(
             document.hosts[name].status in FAILURES and document.hosts[name].wave == number for name in wave.hosts
         )

@@ -62,8 +62,8 @@ STATUS_TEXTS = {
     "busy": "in use",
     "skipped": "not drained",
     "clean": "as it should be",
-    "converged": "as wanted",
-    "unchanged": "as wanted, nothing done",
+    "converged": "as requested",
+    "unchanged": "as requested, nothing done",
     "changes": "to change",
 }
 

@@ -3,7 +3,7 @@
 # The readable part of the file that ``provision rescue --offline-script`` writes; offline.py puts a head of comments before
 # it, and below it what it reads of itself. Runs on hosts: standard library only, Python 3.8 and later.
 
-# A file that was cut off before the last line of this block cannot be parsed: nothing of it runs.
+# A file that was interrupted before the last line of this block cannot be parsed: nothing of it runs.
 try:
     import sys
 

@@ -41,7 +41,7 @@ def _left(finding: Cause, facts: Facts, tried: Iterable[Tried], host: str) -> Ca
         return finding.model_copy(update={"repairs": repairs})
     # Two kinds of repair did not last, or nothing is left: it is the card.
     if len(done) > 1 or not repairs:
-        text = f"hardware: {_listed(mine)} did not last; provision dossier {host} writes what the maker or the seller asks for"
+        text = f"hardware: {_listed(mine)} did not last; provision dossier {host} writes the report for the vendor"
         repairs = [Repair(action="manual", words=text)]
     evidence = [f"tried before: {_WORDS[one.action]} {one.when[:16].replace('T', ' ')} UTC" for one in mine]
     return finding.model_copy(update={"repairs": repairs, "evidence": [*finding.evidence, *dict.fromkeys(evidence)]})

@@ -34,21 +34,21 @@ from provision.runs import history
 _ENTRY = "rescue.console"
 _HEAD = """\
 #!/usr/bin/env python3
-# Brings back the NVIDIA driver of {host}, run as root at its console: no ssh and no network are needed.
+# Repairs the NVIDIA driver of {host}, run as root at its console: no ssh and no network are needed.
 # Made by gpu-provision {version} on {made} from what the inventory asks of this host.
 # The driver: {driver}.
 #
-#   sudo python3 FILE              looks, says what it found, then asks before each step, from the smallest on
-#   sudo python3 FILE --look       looks only
-#   sudo python3 FILE --dry-run    says what it would do, changes nothing
-#   sudo python3 FILE -y           asks nothing (it never reboots by itself)
+#   sudo python3 FILE              reads the host, shows what it found, then asks before each step, the smallest first
+#   sudo python3 FILE --look       only reads the host
+#   sudo python3 FILE --dry-run    shows what it would do, changes nothing
+#   sudo python3 FILE -y           does not ask (it never reboots automatically)
 #   sudo python3 FILE --debs DIR   takes packages from a folder with .deb files (a USB stick, a mirror), not the network
 #   sudo python3 FILE --series 580 installs the newest of another branch than the inventory asks for
 #   sudo python3 FILE --purge      removes every trace of the driver by exact names first, then installs it
-#   sudo python3 FILE --undo       goes back to what was there before, as far as apt still has it
+#   sudo python3 FILE --undo       goes back to the earlier state, as far as apt still has the packages
 #
-# A driver that the inventory leaves to others, or that works and came from outside apt, is left alone: then only apt's
-# sources, holds, dpkg and the initramfs are mended. It stops as soon as the driver is right. What was there before is kept in
+# A driver that the inventory leaves to others, or that works and came from outside apt, is not changed: then only apt's
+# sources, holds, dpkg and the initramfs are repaired. It stops as soon as the driver is correct. The earlier state is kept in
 # /var/lib/gpu-provision/snapshots; `provision rescue HOST --undo` goes back to it too, once the host can be reached. Its log is
 # /var/log/gpu-provision/offline-*.log, and what apt and dpkg said is in apt-*.log beside it.
 # Exit codes: 0 right, or right from the next boot on; 1 a step failed; 3 still broken; 5 refused or declined; 64 wrong usage.

@@ -42,7 +42,7 @@ class PurgePlan(BaseModel):
     # companions that something else needs
     kept: list[Left] = Field(default_factory=list)
     left: list[Left] = Field(default_factory=list)
-    # a purge was cut off on this host
+    # a purge was interrupted on this host
     unfinished: bool = False
     blockers: list[Issue] = Field(default_factory=list)
     nothing: bool = True
@@ -76,7 +76,7 @@ class PurgePlan(BaseModel):
         if self.aside:
             found.append(_step("move settings into the snapshot", "they came with the driver", self.aside))
         if found or self.unfinished:
-            because = "a purge was cut off" if not found else "the module must not be found again"
+            because = "a purge was interrupted" if not found else "the module must not be found again"
             found.append(_step("bring loader cache, module lists and initramfs up to date", because, []))
         return found
 

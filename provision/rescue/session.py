@@ -136,7 +136,7 @@ def _undo(name: str, call: Call, history: History, snapshot: str | None) -> Roun
     plan = read_undo(name, call, snapshot)
     if plan.nothing:
         return None
-    step = RescueStep(finding="undo", action="undo", words=f"go back to what was there at {plan.made}")
+    step = RescueStep(finding="undo", action="undo", words=f"go back to the state of {plan.made}")
     return Round(kind="undo", steps=[step], undo=plan, blockers=list(plan.blockers))
 
 
@@ -146,7 +146,7 @@ def _in_use(facts: Facts, message: str) -> Issue:
         code="gpu.in_use",
         message=message,
         because=users[:8],
-        hint="wait for them or stop them; nvidia_driver_reboot: always goes ahead all the same",
+        hint="wait for them or stop them; nvidia_driver_reboot: always goes ahead anyway",
     )
 
 

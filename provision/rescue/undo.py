@@ -17,7 +17,7 @@ from provision.planning import Call
 
 
 class SnapshotRow(BaseModel):
-    """A snapshot on a host. whole: False for one that was cut off; it cannot be gone back to."""
+    """A snapshot on a host. whole: False for one that was interrupted; it cannot be gone back to."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -90,9 +90,9 @@ def failed(phase: str, host: str, hook: Hook, how: str, because: list[str], agai
         return Issue(
             code="rollout.drain_failed",
             host=host,
-            message=f"not drained, so left alone: {program} ({where}) {how}",
+            message=f"not drained, so not changed: {program} ({where}) {how}",
             because=because,
-            hint=f"mend the hook (gpu_rollout_drain), then: {again}",
+            hint=f"fix the hook (gpu_rollout_drain), then: {again}",
         )
     return Issue(
         code="rollout.resume_failed",

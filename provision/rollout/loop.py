@@ -442,7 +442,7 @@ class Rollout:
         return self.agreed[name].summary if name in self.agreed else self.store.host(name).summary
 
     def _unfinished(self, name: str) -> dict[str, Outcome]:
-        """The word on a host that was cut off, or that was not begun."""
+        """The word on a host that was interrupted, or that was not begun."""
         if self.store.host(name).status == "running":
             return {name: rollout_summary.interrupted(self._summary(name))}
         return {name: rollout_summary.not_begun(self._summary(name))}

@@ -157,7 +157,7 @@ class RunState(BaseModel):
         return " ".join([shlex.join([*words, *self.where.asks]), *secrets])
 
     def cut_off(self) -> str | None:
-        """Why its last session did not come to its end; None where it did."""
+        """Why its last session did not finish; None where it did."""
         if self.ended is not None or self.process is None:
             return None
         if self.controller != socket.gethostname():
@@ -234,7 +234,7 @@ def read(folder: Path) -> RunState:
     if found is None:
         raise UsageError(
             "usage.run",
-            f"{folder} has no state to go on from",
+            f"{folder} has no state to continue from",
             because=[why],
             hint="name the folder of a run of provision apply; or begin a new run: provision apply",
         )
@@ -258,7 +258,7 @@ def find(run: str, base: Path) -> Path:
     if "/" in run or path.is_absolute():
         if (path / FILE).is_file():
             return path.absolute()
-        raise _unknown(f"--resume {run}: no run lies there", known)
+        raise _unknown(f"--resume {run}: there is no run in that folder", known)
     if run == "last":
         if known:
             return known[0]
@@ -268,8 +268,8 @@ def find(run: str, base: Path) -> Path:
     if len(nearest) == 1:
         return nearest[0]
     if nearest:
-        raise _unknown(f"--resume {run}: {len(nearest)} runs are called like that", nearest)
-    raise _unknown(f"--resume {run}: no run is called like that", known)
+        raise _unknown(f"--resume {run}: {len(nearest)} runs match that name", nearest)
+    raise _unknown(f"--resume {run}: no run has that name", known)
 
 
 def _unknown(message: str, known: Sequence[Path]) -> UsageError:
@@ -280,7 +280,7 @@ def _unknown(message: str, known: Sequence[Path]) -> UsageError:
     hint = (
         f"name one of them: provision apply --resume {known[0].name}"
         if known
-        else "runs lie in the state folder, or where --run-dir says"
+        else "runs are in the state folder, or in --run-dir"
     )
     return UsageError("usage.run", message, because=listed, hint=hint)
 

@@ -20,7 +20,7 @@ _SHOWN = 8
 # It was reached, and did not answer in time.
 _TOO_SLOW = ("host.slow", "host.timeout")
 _STATUS_TEXTS = {
-    "unchanged": "as wanted",
+    "unchanged": "as requested",
     "reboot_needed": "waiting for a reboot",
     "restart_needed": "waiting for a restart",
     "check_failed": "with failed checks",
@@ -109,7 +109,7 @@ def busy(plan: HostPlan, users: Sequence[str], waited: float) -> Outcome:
         message=f"the GPUs are in use{after}, and the change would disturb them",
         because=list(users)[:8],
         hint="wait longer (--wait), stop them, or have a drain hook do it (gpu_rollout_drain); nvidia_driver_reboot: always "
-        "goes ahead all the same",
+        "goes ahead anyway",
     )
     found = _outcome("busy", f"the GPUs are in use: {', '.join(list(users)[:3])}", Exit.REFUSED, issue)
     found.applied.because = list(users)
@@ -131,9 +131,9 @@ def differs(plan: HostPlan, more: Sequence[str], again: str) -> Outcome:
     issue = Issue(
         code="apply.plan_changed",
         host=plan.host,
-        message="its plan is no longer the one that was agreed to",
+        message="its plan is no longer the confirmed one",
         because=[f"now also: {line}" for line in more[:6]] + ([f"and {len(more) - 6} more"] if len(more) > 6 else []),
-        hint=f"look at the new plan and agree to it: {again}",
+        hint=f"check the new plan and confirm it: {again}",
     )
     return _outcome("blocked", issue.message, Exit.REFUSED, issue)
 
@@ -184,7 +184,7 @@ def stopped(state: RunState) -> Issue | None:
         code="rollout.stopped",
         message=f"the rollout was stopped: {state.stopped}",
         because=because,
-        hint=f"mend what failed, then go on with the rest: {state.again}",
+        hint=f"fix what failed, then continue with the rest: {state.again}",
     )
 
 
@@ -206,7 +206,7 @@ def interruption(state: RunState, left: Mapping[str, Sequence[str]], *, check: b
         code="run.interrupted",
         message="interrupted" if changed else "interrupted: nothing was changed",
         because=[shown.replace("{}", hosts(names, whole=True), 1) for shown, names in groups.items()],
-        hint="run the command again" if check else f"to go on: {state.again}",
+        hint="run the command again" if check else f"to continue: {state.again}",
     )
 
 

@@ -269,7 +269,7 @@ def compared(memory: Memory, hosts: Mapping[str, Sequence[Seen]]) -> dict[str, C
         lost, evidence, judged = list[str](), list[str](), 0
         for one in cards:
             if count[one.uuid] > 1:
-                evidence.append(f"{one.uuid}: seen more than once in this run, so that its past is left alone")
+                evidence.append(f"{one.uuid}: seen more than once in this run, so its history is not used")
                 continue
             known = memory.read(one.uuid) or Card(uuid=one.uuid)
             twins = [other for other in everybody if other.uuid != one.uuid and _alike(one, other)]
@@ -282,7 +282,9 @@ def compared(memory: Memory, hosts: Mapping[str, Sequence[Seen]]) -> dict[str, C
                 evidence.append(f"not kept: {error.issue.message}")
         if cards:
             what = "nothing lost" if judged else "nothing to compare with yet"
-            message = "; ".join(lost[:2]) or f"{len(cards)} cards against their own past and their twins: {what}"
+            message = (
+                "; ".join(lost[:2]) or f"{len(cards)} cards compared with their own past and identical cards: {what}"
+            )
             hint = "gpu.health says why, where it is power, heat or the clock; provision dossier HOST has every figure"
             status: Literal["warn", "pass"] = "warn" if lost else "pass"
             found[host] = Check.model_validate(
@@ -329,7 +331,7 @@ def slower(now: Sample, past: Sequence[Sample], twins: Sequence[Sample]) -> tupl
         judged += len(others) >= _LEAST
         if share:
             told.append(
-                f"{value:.0f} {unit}, {100 * share:.1f} % below the median of its {len(others)} twins ({median(others):.0f})"
+                f"{value:.0f} {unit}, {100 * share:.1f} % below the median ({median(others):.0f}) of {len(others)} identical cards"
             )
     return told, judged
 

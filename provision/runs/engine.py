@@ -575,9 +575,9 @@ class _State:
     def _unfinished(self, name: str, outcome: HostOutcome, interrupted: bool, why: list[str]) -> None:
         task = outcome.running_task
         if interrupted:
-            message = f"interrupted in task {task!r}" if task else "interrupted before it was its turn"
+            message = f"interrupted in task {task!r}" if task else "interrupted before it started"
             outcome.status = "interrupted" if outcome.status == "ok" else "not_started"
-            hint = "run the command again: it goes on where this one was cut off"
+            hint = "run the command again: it continues where this one stopped"
             outcome.issue = Issue(code="run.interrupted", host=name, message=message, hint=hint)
         else:
             outcome.status = "failed"

@@ -9,7 +9,8 @@ run: a session that goes on with it adds to what the earlier ones did, and repla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,11 @@ SCHEMA = "provision/history-run/1"
 _UNTOUCHED = frozenset({"unchanged", "checked", "blocked", "busy", "skipped", "not_started"})
 # What was planned for a host with one of these is not what was done there.
 _UNFINISHED = frozenset({"failed", "interrupted", "unreachable"})
+# Events of so many runs are read for how long reboots took.
+_REBOOTS_OF = 20
+_REBOOTED = re.compile(
+    r'"host": "(?P<host>[^"]+)".*"action": "ansible\.builtin\.reboot".*"duration": (?P<seconds>[0-9.]+).*"event": "ok"'
+)
 
 
 class InventoryState(BaseModel):
@@ -138,7 +144,7 @@ class Run(BaseModel):
     folder: str | None = None
     # it goes on: its process is there
     active: bool = False
-    # of one that was cut off or interrupted: why its last session has no end, and the command that goes on
+    # of one that was interrupted: why its last session has no end, and the command that goes on
     cut_off: str | None = None
     again: str | None = None
     _unreadable: bool = PrivateAttr(default=False)
@@ -317,6 +323,20 @@ def folders(base: Path) -> list[Path]:
     return sorted(found, key=lambda folder: folder.name, reverse=True)
 
 
+def reboots(base: Path, hosts: Collection[str]) -> dict[str, float]:
+    """Return how many seconds the last reboot of each of these hosts took, by the events of the newest runs of this machine."""
+    found: dict[str, float] = {}
+    for folder in folders(base)[:_REBOOTS_OF]:
+        try:
+            events = own_state.text(folder / "events.jsonl") or ""
+        except own_state.Damaged:
+            continue
+        for line in events.splitlines():
+            if (took := _REBOOTED.search(line)) and took["host"] in hosts:
+                found.setdefault(took["host"], float(took["seconds"]))
+    return found
+
+
 def runs(base: Path) -> list[Run]:
     """Return every run below a folder, newest first; one whose record is broken too, so that no older one is the last."""
     return [read(folder) or _unread(folder) for folder in folders(base)]
@@ -346,7 +366,7 @@ def meant(word: str, known: Sequence[str]) -> str | None:
     nearest = [name for name in known if name == plain] or [name for name in known if plain in name]
     if len(nearest) > 1:
         raise UsageError(
-            "usage.run", f"{len(nearest)} runs are called like {word}", because=nearest[:5], hint="say more of its name"
+            "usage.run", f"{len(nearest)} runs match {word}", because=nearest[:5], hint="say more of its name"
         )
     return nearest[0] if nearest else None
 

@@ -1,4 +1,4 @@
-"""What a run that was cut off left on hosts that are as wanted: its lock goes, and its record is written in its place.
+"""What a run that was interrupted left on hosts that are as wanted: its lock goes, and its record is written in its place.
 
 A host that is changed needs none of this: its new run takes the lock over. One that is not would keep it for ever.
 """
@@ -61,7 +61,9 @@ def end(fleet: Fleet, names: Collection[str], base: Path) -> list[Issue]:
         return issue, record
 
     found: list[Issue] = []
-    for name, answer in ask_all(fleet, hosts, "ending what was cut off", one, Silent(), reads=False).items():
+    for name, answer in ask_all(
+        fleet, hosts, "ending what an interrupted run left", one, Silent(), reads=False
+    ).items():
         if isinstance(answer, ProvisionError):
             found.append(answer.issue.model_copy(update={"host": name}))
         elif answer is not None:
@@ -79,7 +81,7 @@ def still_running(fleet: Fleet, names: Collection[str]) -> dict[str, str]:
             return "nothing of it runs there any more"
         if len(hosts) > _NUMBERED:
             running = [text.partition(" (")[0] for text in running]
-        return f"{', '.join(running)} still runs there and goes on to its end"
+        return f"{', '.join(running)} still runs there until it ends"
 
     hosts = [host for host in fleet.hosts if host.name in names]
     answers = ask_all(fleet, hosts, "asking what still runs", one, Silent()) if hosts else {}
@@ -90,7 +92,7 @@ def still_running(fleet: Fleet, names: Collection[str]) -> dict[str, str]:
 
 
 def _record(host: str, was: Mapping[str, Any], installed: Mapping[str, Package], base: Path) -> dict[str, Any]:
-    """What a run did to a host before it was cut off: of what it had planned, what is there now.
+    """What a run did to a host before it was interrupted: of what it had planned, what is there now.
 
     Without the folder of that run, which is on the machine that it was started from, nobody knows what was planned.
     """

@@ -186,7 +186,7 @@ def of_run(run: Run) -> Rollback:
         )
     if run.active:
         raise RefusedError(
-            "run.active", f"{run.run} still goes on", hint="wait for its end, or end it with Ctrl-C there"
+            "run.active", f"{run.run} is still running", hint="wait for its end, or end it with Ctrl-C there"
         )
     changed, left_out = _touched(run)
     if not changed:
@@ -211,10 +211,10 @@ def of_run(run: Run) -> Rollback:
         if group is None or not (group.driver or group.cuda or group.containers):
             impossible[name] = RefusedError(
                 "rollback.nothing_before",
-                "before that run it had nothing whole that it could go back to",
+                "before that run it had no complete state to go back to",
                 host=name,
                 because=[f"{run.run} found no driver of apt's, no toolkits and no container toolkit in one piece"],
-                hint="to take a driver off again: provision rescue --purge",
+                hint="to remove a driver: provision rescue --purge",
             )
         else:
             hosts.append(name)

@@ -146,7 +146,7 @@ def test_its_snapshot_is_one_that_undo_goes_back_to(host: Root) -> None:
     declined = run(host, "--undo", answers="n\n", rc=5)
     assert "left out" in declined and host.selections() == now, declined
     undone = run(host, "-y", "--undo", rc=0)
-    assert "What was there before is back." in undone and host.selections() == before, undone
+    assert "The earlier state is restored." in undone and host.selections() == before, undone
 
 
 def test_without_a_snapshot_there_is_no_way_back(host: Root) -> None:
@@ -172,7 +172,7 @@ def test_what_was_interrupted_is_finished_by_the_next_run(root: Root, repo: Repo
     assert begun.returncode == 130 and "run this again" in said, said
     root.write("/go", "")
     again = run(root, "-y", known=of_packages(dict(i.split("=") for i in pinned("580", NEW)), "a test"))
-    assert "Going on with the snapshot of a run that was cut off" in again, again
+    assert "Continuing with the snapshot of an interrupted run" in again, again
     assert {name: root.selections()[name] for name in names("580")} == dict.fromkeys(names("580"), f"hi {NEW}"), again
     logs = sorted((root.path / "var/log/gpu-provision").glob("offline-*.log"))
     assert len(logs) == 2 and "Interrupted." in logs[0].read_text()
@@ -363,7 +363,7 @@ def test_a_driver_that_no_package_brings_and_works_beside_apts(host: Root) -> No
     (host.path / f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko").unlink()
     before = host.selections()
     said = run(host, "-y", values={"nvidia_driver_branch": "580"})
-    assert "driver.two_installers" in said and "is left alone" in said, said
+    assert "driver.two_installers" in said and "is not changed" in said, said
     assert host.selections() == before, said
 
 

@@ -239,7 +239,7 @@ def test_a_damaged_journal_costs_no_hold(host: Root) -> None:
             assert now == wanted | {"lab-tool": "hi 1.0"}, where
             (told,) = result["warnings"]
             assert f"{journal} is damaged: " in told, where
-            assert ("came back from its copy" if has_copy else "is on hold again") in told, where
+            assert ("were restored from its copy" if has_copy else "is on hold again") in told, where
             again = host.module("apt_transaction", install=pinned("550", OLD))
             assert (again["changed"], again["warnings"]) == (False, []), where
     kept = list((host.path / "var/lib/gpu-provision").glob("transaction.json.damaged-*"))
@@ -310,9 +310,11 @@ def goes_on(root: Root) -> None:
     assert held(root, names("580")) == dict.fromkeys(names("580"), f"hi {NEW}")
     assert root.selections()["lab-tool"] == "hi 1.0"
     assert root.sh("dpkg --audit") == ""
-    words = "an earlier run was cut off; its packages were configured first"
+    words = "an earlier run was interrupted; its packages were configured first"
     assert any(words in text for text in result["warnings"]), result["warnings"]
-    assert not (root.path / apt_common.UNFINISHED.lstrip("/")).exists(), "the note of the change that was cut off stays"
+    assert not (root.path / apt_common.UNFINISHED.lstrip("/")).exists(), (
+        "the note of the change that was interrupted stays"
+    )
     assert root.module("apt_transaction", **SWITCH, expect=[])["changed"] is False
 
 
@@ -380,7 +382,7 @@ def test_after_a_power_cut_a_moved_repository_is_refused(root: Root, repo: Repo)
     assert result["code"] == "apt.plan_moved", result
     assert result["msg"] == "apt's answer differs from the plan"
     assert any("nvidia-utils-580: planned install 1.0, now" in line for line in result["because"])
-    assert "an earlier run was cut off; its packages were configured first" in result["because"][-1]
+    assert "an earlier run was interrupted; its packages were configured first" in result["because"][-1]
     assert {state[0] for state in held(root, names("580")).values() if state != "absent"} <= {"h"}
 
 

@@ -113,7 +113,7 @@ def as_told(path: Path, told: list[str]) -> None:
     (kept,) = aside(path)
     (line,) = told
     assert f"{path} is damaged: " in line
-    assert f"put aside as {kept.name}" in line
+    assert f"renamed to {kept.name}" in line
     assert not os.path.lexists(path)
 
 
@@ -232,7 +232,7 @@ def _status(**wants: str) -> list[apt_common.Installed]:
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of transactions; libnvidia, NCCL and sudo lost their holds to a run that was cut off."""
+    """The folder of transactions; libnvidia, NCCL and sudo lost their holds to a run that was interrupted."""
     folder = tmp_path / "gpu-provision"
     folder.mkdir()
     for name, file in {
@@ -281,7 +281,7 @@ def test_holds_come_back_from_the_copy_of_a_damaged_journal(state: Path, how: Ca
     task, written = _recover()
     assert written == _ALL
     as_told(journal, task.warnings)
-    assert "its holds came back from its copy" in task.warnings[0]
+    assert "its holds were restored from its copy" in task.warnings[0]
     assert not (state / "transaction-copy.json").exists()
     assert task.recovered is not None
     assert task.recovered["started"] == _LOST["started"]
@@ -292,7 +292,7 @@ def test_holds_come_back_from_what_is_installed(state: Path, tmp_path: Path, how
     how(state / "transaction.json")
     how(state / "transaction-copy.json")
     (tmp_path / "52gpu-provision").write_text(apt_files.render_unattended(["libnvidia-", "libnccl", "[odd"]))
-    # The run itself holds nothing: what our list names was held all the same.
+    # The run itself holds nothing: what our list names was held anyway.
     task, written = _recover({"hold": False})
     assert written == dict.fromkeys(("libnvidia-compute-580", "libnccl2"), "hold")
     assert len(task.warnings) == 2

@@ -92,7 +92,7 @@ def said(status, *errors, code=0):
 
 def test_a_wrong_cause_and_an_error_are_seen():
     assert said("done") == {}
-    moved = {"host": "k1", "code": "apt.plan_moved", "message": "the repository moved since the plan"}
+    moved = {"host": "k1", "code": "apt.plan_moved", "message": "the repository changed since the plan"}
     assert set(said("failed", moved, code=1)) == {"not done", "wrong cause"}
     assert set(said("done", {"host": None, "code": "internal.error", "message": "x"})) == {"errors", "wrong cause"}
     assert said("done", {"host": "k2", "code": "apt.failed", "message": "another host's"}) == {}

@@ -1,4 +1,4 @@
-"""The lock of a run that was cut off, on a host that is as wanted: proven, told, removed, recorded; others stay."""
+"""The lock of a run that was interrupted, on a host that is as wanted: proven, told, removed, recorded; others stay."""
 
 import json
 import subprocess
@@ -75,7 +75,7 @@ def host(tmp_path, monkeypatch):
 
 @pytest.fixture
 def base(tmp_path):
-    """Folder of runs of this machine, with the one that was cut off."""
+    """Folder of runs of this machine, with the one that was interrupted."""
     folder = tmp_path / "runs" / RUN
     folder.mkdir(parents=True)
     packages = [PackageChange(action="upgrade", name=n, from_version=f, version=t) for n, f, t in CHANGES]
@@ -94,10 +94,7 @@ def test_a_plan_says_what_still_runs_of_it(host, dead, monkeypatch):
     )
     (left,) = planning.run(fleet_of(inventory.load(["a,"]))).hosts["a"].warnings
     assert "has ended" in left.because[0]
-    assert (
-        left.because[1]
-        == "the change of packages (process 5 (apt-get) of root) still runs there and goes on to its end"
-    )
+    assert left.because[1] == "the change of packages (process 5 (apt-get) of root) still runs there until it ends"
 
 
 def end(host, base):

@@ -355,7 +355,7 @@ def test_what_is_no_folder_of_roots_is_put_aside_and_told(place: Place, how: str
     assert os.path.lexists(place.old / name), "who cannot say so leaves it"
     taken = rescue_snapshot.take("second", root=str(place.root))
     (line,) = taken["warnings"]
-    assert line.startswith(f"{place.old / name} is damaged: {why}; it was put aside as ")
+    assert line.startswith(f"{place.old / name} is damaged: {why}; it was renamed to ")
     assert not os.path.lexists(place.old / name)
     assert [row["reason"] for row in rescue_snapshot.listing(str(place.root))] == ["second"]
     assert rescue_snapshot.take("third", root=str(place.root), resume=False)["warnings"] == []

@@ -304,7 +304,7 @@ def test_a_board_with_nvlink5_switches(fleet):
     held = set(driver_packages(host)) & holds(host)
     assert "nvlsm" in held and any(name.startswith("nvidia-fabricmanager") for name in held), held
     assert "service.fabric_manager" in command.run("verify", "-v").stdout
-    assert "as wanted" in command.run("plan").stdout
+    assert "as requested" in command.run("plan").stdout
     assert "fabric." not in command.run("diagnose").stdout
     host.run("rmmod ib_umad")
     assert "ib_umad is not loaded" in command.run("verify", rc=3).stdout

@@ -214,7 +214,7 @@ def test_interrupted_gone_on_with_and_taken_back(fleet):
         f"in the middle: {first}: in 'Change packages and holds, in one transaction'; the change of packages" in flat
     ), said
     assert "still runs there" in flat and "not begun: " in flat, said
-    hint = re.search(r"to go on: provision (apply --resume \S+)", flat)
+    hint = re.search(r"to continue: provision (apply --resume \S+)", flat)
     assert hint, said
 
     command.run(*hint[1].split(), "--yes")

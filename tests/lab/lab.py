@@ -221,7 +221,7 @@ class Lab:
         folder = LABS / name
         with repos.locked("labs"):
             if (folder / "lab.json").exists():
-                raise LabError(f"a lab named {name} is there already: python -m tests.lab down {name}")
+                raise LabError(f"a lab named {name} already exists: python -m tests.lab down {name}")
             taken = {json.loads(path.read_text())["network"] for path in LABS.glob("*/lab.json")}
             network = next((n for n in range(1, 255) if n not in taken and _free(n)), None)
             if network is None:

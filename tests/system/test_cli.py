@@ -355,9 +355,9 @@ def test_plan_for_people(capsys, planned):
     assert "  !  reboot  nouveau is loaded\n" in out
     assert "  packages: 20 new; 310 MB to download" in out
     assert "  ! 1 reboot: gpu01; only while no process uses the GPUs" in out
-    assert "gpu02  as wanted  as wanted\n" in out
+    assert "gpu02  as requested  as wanted\n" in out
     assert "gpu04  blocked  595 does not drive P100\n" in out
-    assert "plan: 4 hosts: 1 to change, 1 as wanted, 1 blocked, 1 unreachable" in out
+    assert "plan: 4 hosts: 1 to change, 1 as requested, 1 blocked, 1 unreachable" in out
     assert "error: gpu04: 595 does not drive P100\n  hint: 580 does\n" in err
     code, out, _ = run(capsys, *planned, "plan", "-v", "-l", "gpu01")
     assert code == 2
@@ -497,7 +497,7 @@ def test_apply_asks_only_at_a_terminal(capsys, applying, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     code, out, err = run(capsys, *applying, "apply", "-l", "gpu01")
     assert code == 64
-    assert "Install packages" in out, "the plan is shown all the same"
+    assert "Install packages" in out, "the plan is shown anyway"
     assert "--yes" in err
     assert not (tmp_path / "runs").exists()
 

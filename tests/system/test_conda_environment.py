@@ -306,7 +306,7 @@ def test_one_that_cannot_be_rebuilt_is_back_as_it_was(place):
     foreign(place)
     before = place.tree(env(place))
     error = refusal(place, action="rebuild", packages=["python=3.11", "nosuch"])
-    assert error.because[-1] == "the environment that was there before is back"
+    assert error.because[-1] == "the earlier environment is restored"
     assert place.tree(env(place)) == before
     assert [item.name for item in (place.prefix / "envs").iterdir()] == ["py311"]
 

@@ -173,7 +173,7 @@ def test_what_an_import_would_lose_is_not_lost(make: Callable[..., Setup]) -> No
     assert options["SystemdCgroup"] == "true", "the same cgroups as runc"
     assert setup.config.read_text().startswith(KUBERNETES)
     assert not setup.drop_in.exists()
-    assert host.done == [f"changed {setup.config}", "restarted containerd (its containers go on)"]
+    assert host.done == [f"changed {setup.config}", "restarted containerd (its containers keep running)"]
     assert Path(host.backups[str(setup.config)]).read_text() == KUBERNETES
     assert setup.process.pid != pid
     again = setup.apply()
@@ -234,9 +234,9 @@ def test_a_restart_waits_for_consent_and_is_made_up_for(make: Callable[..., Setu
     setup = make(KUBERNETES)
     assert setup.start(), setup.log()
     never = setup.apply("never")
-    assert (never.restart_because, setup.restarts()) == ([f"containerd reads {setup.config} at its start only"], 0)
+    assert (never.restart_because, setup.restarts()) == ([f"containerd reads {setup.config} only when it starts"], 0)
     later = setup.apply()
-    assert (later.done, later.restart_because) == (["restarted containerd (its containers go on)"], [])
+    assert (later.done, later.restart_because) == (["restarted containerd (its containers keep running)"], [])
     assert setup.apply().done == []
 
 
@@ -244,7 +244,7 @@ def test_check_mode(make: Callable[..., Setup]) -> None:
     setup = make(KUBERNETES)
     assert setup.start(), setup.log()
     host = setup.apply(check=True)
-    assert host.done == [f"changed {setup.config}", "restarted containerd (its containers go on)"]
+    assert host.done == [f"changed {setup.config}", "restarted containerd (its containers keep running)"]
     assert setup.config.read_text() == KUBERNETES
 
 

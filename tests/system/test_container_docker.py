@@ -158,7 +158,7 @@ def test_no_restart_under_a_container_without_consent(make: Callable[..., Setup]
     pid = setup.daemon.pid
 
     host = setup.apply(cdi=True)
-    assert host.restart_because == ["docker takes up features.cdi at its start only"]
+    assert host.restart_because == ["docker applies features.cdi only when it starts"]
     assert [(row["name"], row["image"], row["gpu"]) for row in host.in_the_way] == [("training", "tiny:1", False)]
     assert (setup.daemon.pid, setup.restarts()) == (pid, 0)
     assert "nvidia" in setup.info["runtimes"], "what a reload takes up did not wait"
@@ -187,7 +187,7 @@ def test_a_toolkit_that_came_after_docker_needs_a_restart(
     setup.daemon.run("-d", "--name=job", "tiny:1", "/bin/sleep", "300")
 
     host = setup.apply()
-    assert host.restart_because == ["docker takes up --gpus at its start only"]
+    assert host.restart_because == ["docker applies --gpus only when it starts"]
     assert [row["name"] for row in host.in_the_way] == ["job"]
     # It is true, and what can be had without a restart is there.
     refused = setup.daemon.docker("run", "--rm", "--network=none", "--gpus=all", "tiny:1", "/bin/true", check=False)
@@ -304,7 +304,7 @@ def test_a_daemon_that_does_not_come_up_gets_its_old_file_back(make: Callable[..
         # passes dockerd's own validation, and fails at the start
         setup.apply(cgroup_driver="nonsense")
     assert caught.value.code == "containers.docker_down"
-    assert caught.value.because[0] == "the file from before is back, and docker runs"
+    assert caught.value.because[0] == "the earlier file is restored, and docker runs"
     assert setup.daemon.config.read_bytes() == old
     assert setup.info["version"]
 

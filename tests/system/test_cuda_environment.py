@@ -215,7 +215,7 @@ def test_a_choice_whose_folder_is_gone_goes_and_others_stay(world):
     assert not world.apply(alternatives_gone=gone)["changed"], "the folder is still there"
     Path(world.path("cuda-11.8")).rmdir()
     result = world.apply(alternatives_gone=gone)
-    assert result["done"] == [f"forgot {world.path('cuda-11.8')} as a choice for cuda"]
+    assert result["done"] == [f"removed {world.path('cuda-11.8')} as a choice for cuda"]
     assert list(world.environment().group("cuda").choices) == [world.path("cuda-12.4")]
     assert not world.apply(alternatives_gone=gone)["changed"]
     assert world.started == []

@@ -319,7 +319,7 @@ def test_from_a_list_hosts_are_looked_at_unless_told_otherwise(asked, capsys, tm
     assert "wrote inventory/hosts.yml" in out and "h100_sxm5_80gb  hgx01 to hgx03 (3 hosts): 8x H100 SXM5 80GB" in out
     assert "error: gone: connection refused" in err and "then: provision plan" in err
     code, _, err = typed(capsys, "init", "--from-file", "hosts.txt")
-    assert code == 64 and "is there already" in err
+    assert code == 64 and "already exists" in err
     code, out, _ = typed(capsys, "init", "--from-file", "hosts.txt", "--no-scan", "--force")
     assert code == 0 and "h100" not in (tmp_path / "inventory/hosts.yml").read_text()
     assert len(inventory.load([str(tmp_path / "inventory/hosts.yml")]).hosts) == 4

@@ -189,7 +189,7 @@ def test_interrupted_gone_on_with_and_taken_back(capsys, hosts, monkeypatch, tmp
         in err
     )
     assert "because: not begun: gpu2, gpu3 (2 hosts)" in err
-    hint = err.split("hint: to go on: ")[1].splitlines()[0]
+    hint = err.split("hint: to continue: ")[1].splitlines()[0]
     assert err.count("hint:") == 1 and "gehe1m" not in err + out
 
     # The transaction on the host goes on to its end.
@@ -261,9 +261,12 @@ def test_the_next_run_says_that_it_was_killed(capsys, hosts, tmp_path):
     record.write_text(json.dumps({**json.loads(record.read_text()), "ended": None}))
     cause = "this machine was restarted or lost power in the middle of it"
     shown = " ".join(command(capsys, "history", "last")[1].split())
-    assert f"cut off: {cause}" in shown and f"provision apply --resume {state['run']} -e <my_token=...>" in shown, shown
+    assert (
+        f"it was interrupted: {cause}" in shown
+        and f"provision apply --resume {state['run']} -e <my_token=...>" in shown
+    ), shown
     code, _, err = command(capsys, "apply", "--resume", "last", "--yes")
-    assert code == 64 and "was cut off: this machine was restarted or lost power in the middle of it" in err
+    assert code == 64 and "was interrupted: this machine was restarted or lost power in the middle of it" in err
     assert (
         f"hint: give them again: provision apply --resume {state['run']} -e <my_token=" in err and "gehe1m" not in err
     )

@@ -145,7 +145,7 @@ def test_a_run_that_still_goes_on_is_not_gone_on_with(tmp_path):
     with subprocess.Popen(["sleep", "60"]) as other:
         with store.change() as state:
             state.process = Process.of(other.pid)
-        with pytest.raises(RefusedError, match="still goes on"):
+        with pytest.raises(RefusedError, match="is still running"):
             apply.reopen("last", tmp_path, Silent())
         other.kill()
     assert apply.reopen("last", tmp_path, Silent()).state.run == "run-1"

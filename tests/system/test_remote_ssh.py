@@ -390,7 +390,7 @@ def worker(server):
         yield name, password, sudoers
     finally:
         sudoers.unlink(missing_ok=True)
-        # A session of the last test may still be ending; --force removes the user all the same, and says so.
+        # A session of the last test may still be ending; --force removes the user anyway, and says so.
         subprocess.run(["userdel", "--force", name], check=True, capture_output=True)
 
 

@@ -33,7 +33,7 @@ HALF = Cause(
     level="error",
     message="2 packages are not set up",
     repairs=[
-        Repair(action="dpkg.configure", words="finish what dpkg was cut off at"),
+        Repair(action="dpkg.configure", words="finish the interrupted dpkg run"),
         Repair(action="purge", words="purge"),
     ],
 )
@@ -298,18 +298,18 @@ def test_the_view(world, capsys):
     renderer = Renderer()
     renderer.show(shown[0])
     before = capsys.readouterr().out
-    assert "gpu01  to rescue" in before and "- load the modules anew  (driver.stale_module)" in before
+    assert "gpu01  to rescue" in before and "repair   load the modules anew" in before
     assert "/sys/module/nvidia/version: 580.126.20" in before
     renderer.show(shown[1])
     second = capsys.readouterr().out
-    assert "not done load the modules anew" in second and "hint: --stop-holders does" in second
+    assert "not done load the modules anew" in second and "hint:    --stop-holders does" in second
     assert "round 2" in second and "gpu02" not in second, "hosts on which nothing is done are not told again"
     renderer.show(done)
     after = capsys.readouterr().out
     assert "gpu01  rescued" in after and "not done load the modules anew" in after and "in use by Xorg" in after
-    assert "touched  0 packages, 1 reboot" in after
+    assert "changed  no package, 1 reboot" in after
     assert "gpu02  well  nothing to rescue" in after
-    assert "next  cool it" in after
+    assert "next     cool it" in after
     assert "rescue: 3 hosts: 1 rescued and proven, 1 well, 1 still broken" in after
 
 
@@ -337,7 +337,7 @@ def sick(uuid=UUID):
     repairs = [
         reset,
         Repair(action="reboot", words="reboot, which resets every card"),
-        Repair(action="manual", words="hardware: provision dossier HOST writes what the maker or the seller asks for"),
+        Repair(action="manual", words="hardware: provision dossier HOST writes the report for the vendor"),
     ]
     message = "Xid 95 at 0000:9b:00: an uncontained error in the card's memory"
     return Cause(code="gpus.xid", level="error", message=message, repairs=repairs, cards=["0000:9b:00"])
@@ -364,7 +364,7 @@ def test_the_same_error_of_a_card_is_never_met_with_the_same_repair(world, known
         time.sleep(1 if known_by != "memory" else 0)
     assert offered[:2] == [["gpu.reset"], ["reboot"]]
     assert offered[2] == (
-        "hardware: a reset and a reboot did not last; provision dossier gpu01 writes what the maker or the seller asks for"
+        "hardware: a reset and a reboot did not last; provision dossier gpu01 writes the report for the vendor"
     )
     assert "tried before: reset " in " ".join(document.hosts["gpu01"].left[0].evidence)
 

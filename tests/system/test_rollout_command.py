@@ -119,9 +119,9 @@ def test_runs_that_cannot_be_gone_on_with(capsys, folder):
     text = "".join(path.read_text() for path in folder.rglob("state.json"))
     assert "gpu_any" in text and "secret" not in text
     for words, said in (
-        (["--resume", "nope"], "no run is called like that"),
-        (["--resume", "last", "--batch", "2"], "the options that the run began with"),
-        (["--resume", "last", "--check"], "the options that the run began with"),
+        (["--resume", "nope"], "no run has that name"),
+        (["--resume", "last", "--batch", "2"], "the options of the run"),
+        (["--resume", "last", "--check"], "the options of the run"),
         (["--resume", "last"], "-e gpu_any"),
         (["--batch", "many"], "--batch many"),
     ):

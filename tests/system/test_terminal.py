@@ -78,7 +78,7 @@ def test_ctrl_c_in_the_middle_of_apply(tmp_path):
     plain = " ".join(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).split())
     assert "error: interrupted because: in the middle: localhost: in 'Slow'; " in plain, plain
     # A long path is broken where the line ends.
-    go_on = r"hint:togoon:provisionapply--resume[\w-]+--run-dir" + re.escape(f"{tmp_path}/runs")
+    go_on = r"hint:tocontinue:provisionapply--resume[\w-]+--run-dir" + re.escape(f"{tmp_path}/runs")
     assert re.search(go_on, plain.replace(" ", "")), plain
     assert plain.count("hint:") == 1, "one way to go on"
     assert re.search(r"did\S* +\S*Quick", text)

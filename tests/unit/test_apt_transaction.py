@@ -161,7 +161,7 @@ def test_lock_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "updates"), [(None, 1), ("install ok unpacked", 0)], ids=["nothing was touched", "dpkg had begun"]
+    ("state", "updates"), [(None, 1), ("install ok unpacked", 0)], ids=["nothing was changed", "dpkg had begun"]
 )
 def test_lists_are_refreshed_only_while_nothing_was_touched(
     monkeypatch: pytest.MonkeyPatch, state: str | None, updates: int

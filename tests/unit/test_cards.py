@@ -57,7 +57,7 @@ def test_what_a_recorded_machine_measured(monkeypatch):
             sample(28000),
             [sample(28100, day=n) for n in range(1, 4)],
             [sample(30000)] * 3,
-            ["below the median of its 3 twins (30000)"],
+            ["below the median (30000) of 3 identical cards"],
         ),
         # its own figures spread by more
         (sample(28000), [sample(x) for x in (26000, 28000, 30000, 32000, 34000)], [], []),
@@ -89,7 +89,7 @@ def test_twins_of_the_fleet(tmp_path):
     hosts = {f"gpu{n:02d}": [seen(n, sample(27000 if n == 3 else 30000))] for n in range(1, 6)}
     found = cards.compared(Memory(tmp_path), hosts)
     assert {name: check.status for name, check in found.items() if check.status != "pass"} == {"gpu03": "warn"}
-    assert "below the median of its 4 twins" in found["gpu03"].message
+    assert "below the median (30000) of 4 identical cards" in found["gpu03"].message
     hosts["gpu03"] = [seen(3, sample(27000, power_limit_w=250.0))]
     assert cards.compared(Memory(tmp_path / "b"), hosts)["gpu03"].status == "pass", "it is allowed less"
 

@@ -75,7 +75,7 @@ def test_docker_that_does_not_run_reads_its_file_when_it_starts(tmp_path: Path) 
     result = host.apply(docker={"runtime": True, "users": ["alice"]})
     assert result["done"] == [
         "wrote /etc/docker/daemon.json",
-        "put alice into the group docker (counts from the next login)",
+        "put alice into the group docker (takes effect at the next login)",
     ]
     assert json.loads(host.read("/etc/docker/daemon.json"))["runtimes"]["nvidia"]["path"] == "nvidia-container-runtime"
     assert stat.S_IMODE((tmp_path / "etc/docker/daemon.json").stat().st_mode) == 0o644
@@ -121,7 +121,7 @@ def test_a_broken_file_names_line_and_column_and_stays(tmp_path: Path) -> None:
     with pytest.raises(containers_runtime.ContainerError) as caught:
         host.apply(docker={"runtime": True})
     assert caught.value.message == ("/etc/docker/daemon.json, line 2, column 16: a comma after the last entry")
-    assert "it stays as it is" in caught.value.because[0]
+    assert "it is kept" in caught.value.because[0]
 
 
 def test_flags_that_contradict_are_refused_with_their_place(tmp_path: Path) -> None:

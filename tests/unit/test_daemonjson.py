@@ -74,10 +74,10 @@ def test_case(case: dict[str, Any]) -> None:
     [
         (b'{"a": ' + b"[" * 70 + b"]" * 70 + b"}", "nested more than 64 deep"),
         (b"[" * 500_000, "nested more than 64 deep"),
-        (b'{"a": 1' + b"0" * 5000 + b"}", "is none that a computer has"),
-        (b'{"a": 1e999}', "is none that a computer has"),
-        (b'{"a": NaN}', "NaN is no value of JSON"),
-        (b'{"a": -Infinity}', "-Infinity is no value of JSON"),
+        (b'{"a": 1' + b"0" * 5000 + b"}", "is out of range"),
+        (b'{"a": 1e999}', "is out of range"),
+        (b'{"a": NaN}', "NaN is not a JSON value"),
+        (b'{"a": -Infinity}', "-Infinity is not a JSON value"),
     ],
 )
 def test_what_no_dockerd_reads_is_refused(data: bytes, message: str) -> None:

@@ -68,7 +68,7 @@ def test_rows_of_a_host():
     assert (conda.name, conda.made_by_us, conda.size_bytes) == ("miniconda 26.5.3", True, None)
     assert (good.frameworks, good.cuda, good.cudnn) == ({"torch": "2.6.0+cu124"}, "12.4", "9.1.0.70")
     assert (good.size_bytes, good.own_bytes, good.made_by_us) == (6_000_000_000, 5_000_000_000, True)
-    assert good.notes == ["changed since we made it"]
+    assert good.notes == ["changed since gpu-provision made it"]
     assert cpu.notes == ["torch is a build for the CPU", "/x/libcudart.so.12 leads to nowhere"]
     assert half.notes == ["only part of it is there: bin/conda"]
     assert lone.notes == ["no whole environment"]
@@ -123,5 +123,5 @@ def test_sizes_end_when_the_time_is_over(tmp_path):
 def test_an_installation_that_was_cut_off_is_said_to_be_in_one_line():
     prefix = {"path": "/opt/c", "state": "partial", "unfinished": True, "missing": ["bin/conda is missing"] * 5}
     assert describe(Facts.model_validate({"conda": {"prefixes": [prefix]}})).rows[0].notes == [
-        "installing it was cut off"
+        "its installation was interrupted"
     ]

@@ -105,7 +105,7 @@ def test_a_change_is_admitted_for_the_run_that_has_the_lock(path, monkeypatch):
     clocks = run_lock.now()
     monkeypatch.setattr(run_lock, "now", lambda: {**clocks, "uptime": clocks["uptime"] + 500})
     run_lock.admit("run-1", path)
-    assert run_lock.read(path)["held"]["uptime"] == clocks["uptime"] + 500, "its lease begins anew"
+    assert run_lock.read(path)["held"]["uptime"] == clocks["uptime"] + 500, "its lease is renewed"
     for run in ("run-2", None):
         with pytest.raises(run_lock.LockError) as caught:
             run_lock.admit(run, path)

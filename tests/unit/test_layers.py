@@ -178,7 +178,7 @@ def test_containers_in_lines():
         "containerd 1.7.24, has runtime nvidia, default nvidia",
         "podman 4.9.3",
         "toolkit 1.18.2-1",
-        "of the old days: nvidia-docker2",
+        "obsolete: nvidia-docker2",
         "NVIDIA's key trusted for every repository: /etc/apt/trusted.gpg",
         "CDI /etc/cdi/nvidia.yaml: driver 550.54.15, stale: it is for driver 550.54.15",
         "CDI /var/run/cdi/nvidia.yaml: driver 580.126.20",

@@ -89,9 +89,9 @@ def test_several_armored_blocks():
         (b"<html>404</html>", "not OpenPGP data"),
         (_new(13, b"A"), "no OpenPGP public key"),
         (_new(14, V4), "no OpenPGP public key"),
-        (_new(6, V4)[:-1], "cut off"),
+        (_new(6, V4)[:-1], "truncated"),
         (_new(6, b"\x03" + V4[1:]), "version 3"),
-        (_armor(_new(6, V4))[:-20], "cut off"),
+        (_armor(_new(6, V4))[:-20], "truncated"),
         (_armor(_new(6, V4)).replace(b"AAEC", b"AAED"), "checksum"),
         (_armor(_new(6, V4)).replace(b"\n\n", b"\n\n***"), "not base64"),
     ],
@@ -132,7 +132,7 @@ def test_a_ring_without_a_key_keeps_every_other_byte(form):
         assert openpgp.without(ring, [FPR4]) == other
     assert openpgp.without(mine, [FPR4]) == b""
     assert openpgp.without(other, [FPR4]) == other
-    with pytest.raises(ValueError, match="cut off"):
+    with pytest.raises(ValueError, match="truncated"):
         openpgp.without(mine + other[:-3], [FPR4])
 
 

@@ -62,9 +62,10 @@ def test_every_step_of_every_host_is_in_a_line_with_that_host(documents, name):
 
 
 def test_totals_and_what_interrupts_work_come_last(documents):
-    *_, packages, danger, more, hint = shown(documents["equal"]).splitlines()
+    *_, packages, danger, more, down, hint = shown(documents["equal"]).splitlines()
     assert re.match(r"  packages: \d+ new, \d+ removed; \d+ GB to download, at most .* a host", packages)
     assert danger.startswith("  ! 40 reboots: all 40 hosts; only while no process uses the GPUs")
+    assert down == "  ! driver down: all 40 hosts; new GPU programs fail until the reboot"
     assert "15 min" in more and hint.startswith("reasons and packages: -v")
 
 
@@ -85,7 +86,11 @@ def test_what_goes_is_red():
     assert {"1 downgraded", "1 removed", "libx", "old"} <= {part.strip() for part in red}
     assert "+" not in red and re.search(r"\x1b\[1;33m *!", printed)
     plain = shown(document).splitlines()
-    assert plain[-3:-1] == ["  ! 1 reboot: a; only while no process uses the GPUs", "  ! restart docker: a"]
+    assert plain[-4:-1] == [
+        "  ! 1 reboot: a; only while no process uses the GPUs",
+        "  ! driver down: a; new GPU programs fail until the reboot",
+        "  ! restart docker: a",
+    ]
 
 
 def test_all_reasons_and_packages_are_there_on_request(documents):

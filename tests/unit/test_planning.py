@@ -422,7 +422,7 @@ def test_two_roles_that_name_different_mirrors_are_told():
 @pytest.mark.parametrize(
     ("unreadable", "words"),
     [
-        (["/home/ada/.bashrc: not UTF-8"], "look at these files"),
+        (["/home/ada/.bashrc: not UTF-8"], "check these files"),
         (["/root/.condarc: not a regular file", "host.python_path: not the path of a program"], "compromised"),
     ],
 )

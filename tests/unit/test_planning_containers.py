@@ -155,7 +155,7 @@ def test_f2_two_entries_that_contradict_each_other_give_way_to_ours():
     assert plan.status == "changes", plan.blockers
     assert call.asked[0]["omit"] == [{"file": entry["file"], "line": 1} for entry in (SIGNED, UNSIGNED)]
     details = next(step for step in plan.steps if step.id == "sources").details
-    assert sum("take the entry out of" in line for line in details) == 2
+    assert sum("remove the entry from" in line for line in details) == 2
     spec = plan.spec["apt"]["configure"]["repositories"][0]
     assert spec["legacy_uris"] == LEGACY_URIS
 

@@ -27,7 +27,7 @@ def test_the_recorded_cache_of_a_real_machine():
 
 
 def test_the_older_table_before_it():
-    """glibc below 2.32 (Ubuntu 20.04): offsets count from the new header all the same."""
+    """glibc below 2.32 (Ubuntu 20.04): offsets count from the new header anyway."""
     old = b"ld.so-1.7.0\0" + struct.pack("<I", 1) + struct.pack("<III", 3, 0, 0)
     data = old + b"\0" * (-len(old) % 8) + ld_cache.build(LIBRARIES)
     assert ld_cache.entries(data) == LIBRARIES

@@ -119,7 +119,7 @@ ODD = [{}, {"why": [5], "outcome": 5}, {"survey": {"status": "ok", "result": []}
 def test_an_answer_that_is_none_fails_its_check_and_no_other(check, odd):
     rows = [{"id": f"{check}[/x]", "found": odd}, {"id": "gpu.xid", "skip": "no card"}, 5]
     failed, skipped = judged({"measured": rows}, Bounds(bandwidth=BANDWIDTH))
-    assert (failed.status, failed.message) == ("fail", "/x answered with something that is no answer")
+    assert (failed.status, failed.message) == ("fail", "/x gave an invalid answer")
     assert (skipped.status, skipped.message) == ("skip", "no card")
 
 

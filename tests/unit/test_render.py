@@ -284,9 +284,9 @@ def test_forty_hosts_do_not_scroll_for_pages():
         PlanDocument(hosts=wanted | broken, errors=[issue for plan in broken.values() for issue in plan.blockers])
     )
     assert text_of(made.out).splitlines() == [
-        "gpu01 to gpu38 (38 hosts)  as wanted  8 x H100; driver 580.126.20",
+        "gpu01 to gpu38 (38 hosts)  as requested  8 x H100; driver 580.126.20",
         "gpu39, gpu40 (2 hosts)  unreachable  HOST: port 22 refuses",
-        "plan: 40 hosts: 38 as wanted, 2 unreachable",
+        "plan: 40 hosts: 38 as requested, 2 unreachable",
     ]
     assert text_of(made.err).splitlines() == [
         "error: gpu39, gpu40 (2 hosts): HOST: port 22 refuses",
@@ -387,11 +387,11 @@ def test_packages_stand_together_by_what_happens_and_version():
 
 
 def test_a_warning_tells_its_reason():
-    trouble = Issue(code="w", message="595.58.03 has a known trouble", because=["suspend crash"], hint="h")
+    trouble = Issue(code="w", message="595.58.03 has a known fault", because=["suspend crash"], hint="h")
     plan = HostPlan(host="gpu01", status="converged", summary="driver 595.58.03", warnings=[trouble])
     made = renderer(80)
     made.show(PlanDocument(hosts={"gpu01": plan}))
-    assert "warning: 595.58.03 has a known trouble: suspend crash\n  hint: h\n" in text_of(made.out)
+    assert "warning: 595.58.03 has a known fault: suspend crash\n  hint: h\n" in text_of(made.out)
 
 
 def test_no_blanks_at_the_ends_of_lines():

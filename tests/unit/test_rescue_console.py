@@ -158,7 +158,7 @@ SIGNED = f"linux-modules-nvidia-580-open-{KERNEL}"
             [*OPEN, SIGNED, "linux-modules-nvidia-580-open-6.8.0-44-generic"],
             "installed before",
         ),
-        ({}, None, {"series": "580"}, [*OPEN, SIGNED], "the branch that was there before"),
+        ({}, None, {"series": "580"}, [*OPEN, SIGNED], "the earlier branch"),
     ],
 )
 def test_which_packages(

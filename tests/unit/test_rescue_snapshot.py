@@ -96,7 +96,7 @@ def test_holds_everything_and_nobody_else_reads_it(host: Path) -> None:
 
 def test_a_cut_off_run_is_gone_on_with(host: Path) -> None:
     first = take(host)
-    (host / "etc/modprobe.d/blacklist-nouveau.conf").write_text("changed by the run that was cut off\n")
+    (host / "etc/modprobe.d/blacklist-nouveau.conf").write_text("changed by the run that was interrupted\n")
     second = take(host, "/etc/X11/xorg.conf")
     assert (second["id"], second["resumed"], second["changed"]) == (first["id"], True, True)
     kept = folder(host, first["id"]) / "files/etc/modprobe.d/blacklist-nouveau.conf"
@@ -114,7 +114,7 @@ def test_a_folder_without_manifest_is_no_snapshot(host: Path) -> None:
     (cut / "packages.tsv").write_text("half")
     assert [row["whole"] for row in snap.listing(str(host))] == [False, True]
     assert snap.Host(str(host)).find() == whole
-    with pytest.raises(snap.SnapshotError, match="cut off"):
+    with pytest.raises(snap.SnapshotError, match="was interrupted"):
         snap.Host(str(host)).find("abcdef")
     take(host)
     assert not cut.exists()

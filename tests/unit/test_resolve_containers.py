@@ -244,7 +244,7 @@ ALL = {**MAIN, "components": ["main", "universe"]}
             "apt finds no such package there",
             "install docker by hand",
         ),
-        ([ALL], [OTHER, OWN], "could not be refreshed", OWN, "mend the source"),
+        ([ALL], [OTHER, OWN], "could not be refreshed", OWN, "fix the source"),
         (
             [],
             [OTHER],
@@ -252,7 +252,7 @@ ALL = {**MAIN, "components": ["main", "universe"]}
             "apt finds no such package there",
             "enable the component universe",
         ),
-        ([], [OWN], "could not be refreshed", OWN, "mend the source"),
+        ([], [OWN], "could not be refreshed", OWN, "fix the source"),
     ],
 )
 def test_why_there_is_no_docker_is_of_one_piece(sources, errors, message, because, hint):

@@ -66,10 +66,10 @@ def test_playbooks_are_short():
 @pytest.mark.parametrize(
     ("hint", "named"),
     [
-        ("provision apply puts it right", ["site"]),
+        ("provision apply corrects it", ["site"]),
         ("provision -e nvidia_driver_update=true plan shows it, provision apply does it", ["plan", "site"]),
         ("provision rescue HOST --undo ID goes back", []),
-        ("provision lock --update takes it over", []),
+        ("provision lock --update accepts it", []),
         ("see nvidia-smi", []),
         (None, []),
     ],

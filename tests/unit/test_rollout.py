@@ -154,7 +154,7 @@ def test_a_wave_that_was_cut_off_is_done_once_its_hosts_are_proven():
     world = World({"a": "stopped", "b": "ok"})
     options = RolloutOptions(batch="1")
     store, _, document = session(world, options)
-    assert wave_lines(document) == ["wave 1 of 2, batch cut off", "wave 2 of 2, batch not begun"]
+    assert wave_lines(document) == ["wave 1 of 2, batch interrupted", "wave 2 of 2, batch not begun"]
     world.fates["a"] = "ok"
     assert document.hosts["a"].status == "interrupted", "changed, and not proven"
     _, rollout, document = session(world, options, store.saved)
@@ -428,7 +428,7 @@ def test_a_host_that_failed_says_how_to_go_on_and_that_nothing_was_changed():
         for name in names
     }
     (said,), (other,) = outcomes["a"].issues, outcomes["b"].issues
-    assert said.hint == other.hint == "wait; then go on: provision apply --resume run-1"
+    assert said.hint == other.hint == "wait; then continue: provision apply --resume run-1"
     assert said.because == ["the load", "nothing was changed on it this time"] and other.because == ["the load"]
     document = ApplyDocument(hosts={name: outcomes[name].applied for name in names})
     assert list(applied(document, 0))[-1].plain == "nothing was changed this time on a"
@@ -479,7 +479,9 @@ def test_the_command_that_goes_on_is_whole_and_has_no_secret():
     assert state.again == "provision apply --resume 20260101T000000Z-apply-abcdef"
     state.where = Where(run_dir="/srv/my runs", asks=["-K"], extra_vars=["my_token"])
     said = rollout_summary.interruption(state, {}).hint
-    assert said.startswith(f"to go on: provision apply --resume {state.run} --run-dir '/srv/my runs' -K -e <my_token=")
+    assert said.startswith(
+        f"to continue: provision apply --resume {state.run} --run-dir '/srv/my runs' -K -e <my_token="
+    )
 
 
 def test_why_a_session_did_not_end(monkeypatch):

@@ -8,6 +8,7 @@ from provision.facts import Package
 from provision.lock.model import dump, parse
 from provision.parts.plan import HostPlan, PackageChange
 from provision.rollout.state import HostState, RunState
+from provision.runs import history
 from provision.runs.engine import HostOutcome
 from provision.runs.history import HostRecord, Run, merged, present
 from provision.runs.rollback import BEFORE, of_run
@@ -94,7 +95,7 @@ def test_a_host_that_an_earlier_session_changed_goes_back_whatever_the_last_one_
     (tmp_path / "plan-2.json").write_text("{")
     back = of_run(run.model_copy(update={"hosts": {"a": HostRecord(run="r", status="interrupted")}}))
     assert back.hosts == ["a"], "where the plans cannot be read, a host that was begun may have been changed"
-    with pytest.raises(RefusedError, match="still goes on"):
+    with pytest.raises(RefusedError, match="is still running"):
         of_run(run.model_copy(update={"active": True}))
 
 
@@ -127,3 +128,24 @@ def test_of_what_was_planned_only_that_is_recorded_which_is_there(whole, expecte
         "nvidia-gone": Package(version="1", status="rc"),
     }
     assert [row["name"] for row in present(merged([plan]), found, whole=whole)] == expected
+
+
+def test_reboots_are_those_of_the_newest_run_that_rebooted_the_host(tmp_path):
+    event = '{{"host": "{}", "task": "x : Reboot", "action": "ansible.builtin.{}", "duration": {}, "event": "{}", "time": 1.5}}\n'
+    told = {
+        "20261101T000000Z-apply-a": [("a", "reboot", 90.5, "ok"), ("b", "reboot", 300, "ok")],
+        "20261102T000000Z-apply-b": [
+            ("a", "reboot", 40, "ok"),
+            ("c", "reboot", 900, "failed"),
+            ("c", "shell", 7, "ok"),
+        ],
+    }
+    for name, events in told.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / history.FILE).write_text("{}")
+        (folder / "events.jsonl").write_text("".join(event.format(*one) for one in events))
+    assert history.reboots(tmp_path, ["a", "c"]) == {"a": 40.0}
+    (folder / "events.jsonl").write_bytes(b"\xff")
+    assert history.reboots(tmp_path, ["a", "b"]) == {"a": 90.5, "b": 300.0}, "events that cannot be read tell nothing"
+    assert history.reboots(tmp_path / "none", ["a"]) == {}

@@ -1,11 +1,13 @@
-"""README, CONTRIBUTING, docs and the pages of findings stay in plain English, without private words and inversions.
+"""Pages, messages, task names and argument specs stay in plain English, without private words and inversions.
 
 Each row is a pattern, and what to write instead. Code, output and links are not prose, and the front matter of a finding has
-regular expressions over the output of programs; docs/checks.md and the table of docs/json.md are generated from messages of
-the program. proselint was tried (0.16): 99 of its 103 remarks on these pages were about quotes, ellipses, accents and
-repeated words in output, and none was about a sentence of this kind.
+regular expressions over the output of programs; the table of docs/json.md is generated from docstrings. A message is a text of
+three words or more in the code; docstrings are messages where they are the help of a command. proselint was tried (0.16): 99
+of its 103 remarks on these pages were about quotes, ellipses, accents and repeated words in output, and none was about a
+sentence of this kind.
 """
 
+import ast
 import re
 
 import pytest
@@ -16,9 +18,14 @@ from provision.diagnose import pages
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted(set(ROOT.glob("docs/*.md")) - {ROOT / "docs/checks.md"}),
+    ROOT / "SECURITY.md",
+    ROOT / "inventory" / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("roles/*/README.md")),
     *sorted(pages.FOLDER.glob("*.md")),
 ]
+CODE = sorted([*ROOT.glob("provision/**/*.py"), *ROOT.glob("plugins/**/*.py")])
+ROLES = sorted([*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/meta/*.yml"), *ROOT.glob("playbooks/*.yml")])
 
 INSTEAD = {
     # words that only this project used
@@ -37,7 +44,7 @@ INSTEAD = {
     r"whole way": "complete run",
     # verbs that hide what happens
     r"stands?(?!-| for)|stood": "is, is listed",
-    r"lies?|lay": "is",
+    r"lies?(?! about)|lay": "is",
     r"looks? (?:again|before|first)|look(?:s|ed|ing)? at": "read, check, query",
     r"go(?:es)? (?:on|along|away|before|for the)|gone on": "continues, is removed, overrides",
     r"(?:takes?|taken|took) (?:along|out|up|besides)": "removes, installs, adds",
@@ -83,6 +90,35 @@ def found(text):
             yield f"line {line}: {match[0]!r}: {instead}"
 
 
+def messages(source):
+    """Return the texts of the code with their lines: values of an f-string become X; contents of written files are left out."""
+    tree = ast.parse(source)
+    inner = {id(value) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for value in node.values}
+    commands = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    helps = {id(node.body[0]) for node in commands if ast.unparse(node.decorator_list[0]).startswith("command(")}
+    inner |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and id(node) not in helps}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(value.value if isinstance(value, ast.Constant) else "X" for value in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            text = node.value
+        else:
+            continue
+        if len(text.split()) > 2 and not text.startswith("# "):
+            # The documentation of a module names fields: keys, C(values), samples.
+            yield node.lineno, re.sub(r"sample:.*|C\([^)]*\)|^ *[\w-]+: *$|\w+: \{.*", "", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_messages_use_plain_words(path):
+    assert [(line, one) for line, text in messages(path.read_text()) for one in found(text)] == []
+
+
+@pytest.mark.parametrize("path", ROLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tasks_and_argument_specs_use_plain_words(path):
+    assert list(found(re.sub(r"(^|\s)#.*|\{\{.*?\}\}", "", path.read_text()))) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_use_plain_words(page):
     assert list(found(page.read_text())) == []
@@ -95,3 +131,11 @@ def test_private_words_would_be_found():
 
 def test_front_matter_is_not_prose():
     assert [line.split(":")[0] for line in found("---\ntexts: [a wish]\n---\n\n# a wish\n")] == ["line 5"]
+
+
+def test_messages_are_found_in_code():
+    source = '"""a module\'s wish"""\nsay("a private wish")\nsay(f"{host} is sick")\nkey = "wish"\nfile = "# a wish of ours"\n'
+    assert [(line, one) for line, text in messages(source) for one in found(text)] == [
+        (2, "line 1: 'wish': request, desired state"),
+        (3, "line 1: 'sick': faulty"),
+    ]

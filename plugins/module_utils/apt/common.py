@@ -265,7 +265,7 @@ def parse_status(text):
 
 
 def status_text(path=DPKG_STATUS):
-    """Text of the status file with the journal of a dpkg that was cut off, which is the newer word, as dpkg reads both.
+    """Text of the status file with the journal of a dpkg that was interrupted, which is the newer word, as dpkg reads both.
 
     apt does not read the journal. Raises AptError when a file cannot be read.
     """

@@ -43,7 +43,7 @@ def history(tree):
         try:
             old = zlib.decompressobj(31).decompress(packed, _MOST_UNPACKED).decode("utf-8", "replace")[-_TAIL:]
         except zlib.error:
-            # cut off while it was written; the current log is read all the same
+            # cut off while it was written; the current log is read anyway
             old = ""
     return old + "\n" + tail(tree, HISTORY)
 

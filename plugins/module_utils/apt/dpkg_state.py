@@ -1,8 +1,8 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Every package of a host by dpkg's own files: holds, states of a dpkg that was cut off, dependencies that nothing meets.
+"""Every package of a host by dpkg's own files: holds, states of a dpkg that was interrupted, dependencies that nothing meets.
 
-The probe reports packages that concern GPUs; a half-configured libc6 or a hold on foo stops apt all the same. Pure
+The probe reports packages that concern GPUs; a half-configured libc6 or a hold on foo stops apt anyway. Pure
 functions but for ``read``. Sources: dpkg(1), deb-control(5), dpkg's README.guide of its database.
 
 Runs on hosts: standard library only, any Python from 3.8.

@@ -68,7 +68,7 @@ def prefix(uri, suite, arch):
 def keyring(tree, path):
     """{path, state, primaries, ids} of one file of keys.
 
-    state: ok, absent, unreadable, empty, damaged (no OpenPGP data: an error page, a file that was cut off), form (its
+    state: ok, absent, unreadable, empty, damaged (no OpenPGP data: an error page, a file that was interrupted), form (its
     name promises the other form: apt ignores it), hidden (apt's own user may not read it), keybox (GnuPG's own format), unknown.
     ids: the last 16 digits of every key in it.
     """

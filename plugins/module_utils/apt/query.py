@@ -538,7 +538,7 @@ def _checked_workdir(workdir):
     except OSError:
         info = None
     if not name_ok or info is None or not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
-        raise AptError("apt.workdir_gone", "the work folder %s is not there (any more)" % workdir, hint="ask again")
+        raise AptError("apt.workdir_gone", "the work folder %s no longer exists" % workdir, hint="ask again")
     return path
 
 
@@ -721,13 +721,13 @@ _CLASSES = (
     ("apt.dpkg_failed", r"Sub-process .* returned an error code|dpkg: error processing"),
 )
 _MESSAGES = {
-    "apt.signed_by_conflict": "one repository stands in two sources files with different keys",
+    "apt.signed_by_conflict": "two sources files list one repository with different keys",
     "apt.sources": "a sources file cannot be read",
     "apt.disk_full": "the disk is full",
     "apt.lock_timeout": "another program holds apt's lock",
-    "apt.dpkg_interrupted": "dpkg was cut off earlier and is not finished",
-    "apt.version_not_found": "a version that was asked for is not in any repository",
-    "apt.package_not_found": "a package that was asked for is not in any repository",
+    "apt.dpkg_interrupted": "dpkg was interrupted earlier and has not finished",
+    "apt.version_not_found": "no repository has a requested version",
+    "apt.package_not_found": "no repository has a requested package",
     "apt.held": "a package that is on hold would have to change",
     "apt.needs_reinstall": "a half-installed package is in no repository",
     "apt.unmet": "the packages cannot be installed together",
@@ -1000,7 +1000,7 @@ def _bare(name):
 def _protection(name, essential, running_kernel):
     """Return (why a package is protected, whether even a named removal is refused), or None."""
     if name in essential or name in _NEVER_REMOVED:
-        return "the machine cannot do without it", True
+        return "it is essential to the system", True
     if (_KERNEL.match(name) or _HEADERS.match(name)) and running_kernel and name.endswith("-" + running_kernel):
         return "it belongs to the running kernel", True
     if _KERNEL.match(name) or _KERNEL_META.match(name):
@@ -1026,10 +1026,10 @@ def _judge_removal(change, name, allowed_remove, essential, running_kernel):
     if named and not (why and why[1]):
         return []
     if why:
-        because, hint = why[0], "change the versions that are asked for; nothing was touched"
+        because, hint = why[0], "change the requested versions; nothing was changed"
         code = "apt.protected"
     else:
-        because, hint = "nothing named it", "name it in the list of removals, if it may go"
+        because, hint = "it was not requested", "if it may be removed, add it to the list of removals"
         code = "apt.removes"
     return [_problem(code, "apt would remove %s %s" % (name, change["from_version"] or ""), because, hint)]
 
@@ -1043,11 +1043,11 @@ def _judge_change(change, name):
         return []
     if change["action"] == "install" and change["from_version"] is None:
         message = "apt would install the kernel package %s %s" % (name, change["version"])
-        because = "nothing named it, and it may change which kernel boots next"
+        because = "it was not requested, and it may change which kernel boots next"
     else:
         message = "apt would %s %s from %s to %s" % (change["action"], name, change["from_version"], change["version"])
-        because = "it is no part of what was asked for"
-    return [_problem("apt.unrelated", message, because, "upgrade it on its own first, or name it with its version")]
+        because = "it is not part of the request"
+    return [_problem("apt.unrelated", message, because, "upgrade it separately first, or request it with its version")]
 
 
 def _dragged(change, name):
@@ -1055,7 +1055,7 @@ def _dragged(change, name):
     return _problem(
         "apt.drags_driver",
         "apt would %s %s %s" % (change["action"], name, change.get("version") or ""),
-        "nothing of the driver was asked for",
+        "no part of the driver was requested",
         "name the package without the driver: cuda-toolkit-X-Y instead of cuda",
     )
 
@@ -1074,7 +1074,7 @@ def _judge_family(changes, family_version, installed):
             return []
         mixed = ["%s %s" % item for item in sorted(ends.items())]
         hint = "pin every package of the driver to one version"
-        return [_problem("apt.family", "the driver's packages would end at different versions", mixed, hint)]
+        return [_problem("apt.family", "the driver's packages would have different versions", mixed, hint)]
     wrong = ["%s would be %s" % item for item in sorted(ends.items()) if item[1] != family_version]
     for name, version in sorted(installed.items()):
         package = driver_names.parse(name) if driver_names.is_version_locked(name) else None

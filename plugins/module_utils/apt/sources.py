@@ -44,7 +44,7 @@ def read_sources(root="/"):
         found, wrong = parse(text, path)
         sources += found
         errors += wrong
-    return sources, errors + ["%s may not be read" % path for path in tree.unreadable], texts
+    return sources, errors + ["%s is not readable" % path for path in tree.unreadable], texts
 
 
 def repositories(source, arch="amd64"):
@@ -130,7 +130,7 @@ def render(spec, signed_by=None):
     source = spec_source(spec)
     name = spec["name"]
     if not re.match(r"^[a-z0-9][a-z0-9.-]*$", name):
-        raise AptError("apt.usage", "a source name has small letters, digits, dots and dashes only: %r" % name)
+        raise AptError("apt.usage", "a source name has only lower-case letters, digits, dots and dashes: %r" % name)
     text = apt_files.render_sources(
         name, " ".join(source["uris"]), " ".join(source["suites"]), " ".join(source["components"]), False
     )

@@ -136,7 +136,7 @@ class _Task(object):
     """One run: the steps of ``run``, and what they have found so far."""
 
     def __init__(self, params, check, log_dir, finished=None):
-        # What was set up of an earlier run that was cut off, as changes by name: the plan may have been made before that.
+        # What was set up of an earlier run that was interrupted, as changes by name: the plan may have been made before that.
         self.finished = {} if finished is None else finished
         self.install, self.remove = list(params.get("install") or ()), list(params.get("remove") or ())
         self.expect, self.family = params.get("expect"), params.get("family_version")
@@ -149,7 +149,7 @@ class _Task(object):
         self.check, self.log_dir = check, log_dir
         self.log_path, self.waited_for, self.recovered, self.warnings = None, None, None, []
         self.update_problems, self.lock_file, self.unfinished = [], None, None
-        # which packages of a run that was cut off were configured first
+        # which packages of a run that was interrupted were configured first
         self.finished_first = None
         # a change began and failed: newer lists do not help against that
         self.touched = False
@@ -274,7 +274,7 @@ class _Task(object):
                 "apt.lock_timeout",
                 "%s is held by %s, which is no run of gpu-provision"
                 % (LOCK, " and ".join(holder["words"] for holder in holders)),
-                because=["it opened the file while every user could; root alone can now"],
+                because=["it opened the file while every user was allowed to; now only root is"],
                 hint="end it (kill %s), then run this again" % " ".join(holder["pid"] for holder in holders),
             )
         if waited > self.lock_timeout:
@@ -282,7 +282,7 @@ class _Task(object):
                 "apt.lock_timeout",
                 "an earlier transaction of gpu-provision is still running after %d s" % waited,
                 because=["%s has the lock" % holder["words"] for holder in holders],
-                hint="look into the newest log in %s" % self.log_dir,
+                hint="see the newest log in %s" % self.log_dir,
             )
 
     def close(self):
@@ -297,7 +297,7 @@ class _Task(object):
         journal = own_state.take(JOURNAL, _JOURNAL, lines)
         if journal is None and lines:
             journal = own_state.take(COPY, _JOURNAL, lines)
-            how = "its holds came back from its copy"
+            how = "its holds were restored from its copy"
             if journal is None:
                 journal = self._journal_of_what_is_installed(packages)
                 how = (
@@ -347,7 +347,7 @@ class _Task(object):
             (change["name"], change) for change in apt_changes.differences(before, apt_common.read_status())
         )
         if self.finished:
-            why = "an earlier run was cut off; its" if cut_off else "unfinished"
+            why = "an earlier run was interrupted; its" if cut_off else "unfinished"
             self.finished_first = "%s packages were configured first: %s" % (why, ", ".join(sorted(self.finished)))
             self.warnings.append(self.finished_first)
         if result["rc"] != 0:
@@ -435,7 +435,7 @@ class _Task(object):
         if problems:
             raise AptError(
                 problems[0]["code"],
-                "refused before anything was touched: " + problems[0]["message"],
+                "refused before anything was changed: " + problems[0]["message"],
                 because=[line for p in problems for line in [p["message"]] + ["  " + b for b in p["because"]]][1:],
                 hint=problems[0]["hint"],
                 problems=problems,
@@ -452,7 +452,9 @@ class _Task(object):
         if moved:
             raise AptError(
                 "apt.plan_moved",
-                "apt's answer differs from the plan" if self.finished_first else "the repository moved since the plan",
+                "apt's answer differs from the plan"
+                if self.finished_first
+                else "the repository changed since the plan",
                 because=moved,
                 hint="plan again",
             )
@@ -476,7 +478,7 @@ class _Task(object):
         ours = set(self._may_unhold(packages))
         others = sorted(p.name for p in packages if p.held and p.name not in ours)
         if code in ("apt.unmet", "apt.held") and others:
-            hint = "these are on hold and not ours to change: %s; %s" % (", ".join(others), hint)
+            hint = "these are on hold and gpu-provision does not change them: %s; %s" % (", ".join(others), hint)
         return AptError(code, message, because=because, hint=hint, unmet=answer["unmet"])
 
     def _may_unhold(self, packages):
@@ -710,7 +712,7 @@ def failure(text, timed_out, timeout, log, held, signal_number=0):
     if timed_out:
         code, message = "apt.timeout", "apt did not end within %d s and was stopped" % timeout
         because = text.rstrip().split("\n")[-5:]
-        hint = "the log says what it was doing; the next run finishes what is half done"
+        hint = "the log says what it was doing; the next run completes the unfinished change"
     elif found["packages"] and code != "apt.disk_full":
         code = "apt.dpkg_failed"
         message = "%s failed%s" % (found["packages"][0], _script_text(found))
@@ -721,7 +723,7 @@ def failure(text, timed_out, timeout, log, held, signal_number=0):
     elif signal_number:
         code, message = ("apt.killed", "apt-get was killed by signal %d in the middle of the change" % signal_number)
         because = text.rstrip().split("\n")[-5:]
-        hint = "dmesg says so where memory ran out; the next run finishes what is half done"
+        hint = "dmesg shows whether memory ran out; the next run completes the unfinished change"
     return AptError(code, message, because=because, hint=hint, log=log, failed=found["packages"], held=held)
 
 
@@ -749,38 +751,38 @@ def describe_update_problem(problem):
 
 
 _UPDATE_TEXTS = {
-    "apt.signed_by_conflict": "it stands in two sources files with different keys",
-    "apt.key": "its signature cannot be verified by the keys that are there",
+    "apt.signed_by_conflict": "two sources files list it with different keys",
+    "apt.key": "the installed keys do not verify its signature",
     "apt.no_release": "it has no Release file",
     "apt.expired": "its Release file is expired or not valid yet",
-    "apt.release_changed": "it changed its name or suite, which apt wants confirmed",
+    "apt.release_changed": "it changed its name or suite, and apt asks for confirmation",
     "apt.fetch": "it cannot be reached or lacks a file",
-    "apt.mirror_sync": "the mirror is in the middle of an update of its own",
+    "apt.mirror_sync": "the mirror is being updated",
     "apt.sources": "a sources file cannot be read",
     "apt.lock_timeout": "another program holds the lock of the lists",
 }
 _UPDATE_HINTS = {
-    "apt.signed_by_conflict": "take one of the two entries out; apt_sources does that for the repositories it manages",
-    "apt.key": "install the repository's present key, after a look at its fingerprint",
-    "apt.no_release": "the repository moved or ended: correct its address or take it out",
-    "apt.expired": "compare the host's clock with the right time; else the mirror is no longer updated",
+    "apt.signed_by_conflict": "remove one of the two entries; apt_sources does that for the repositories it manages",
+    "apt.key": "check the fingerprint of the repository's current key, then install it",
+    "apt.no_release": "the repository moved or ended: correct its address or remove it",
+    "apt.expired": "check the host's clock; if it is right, the mirror is no longer updated",
     "apt.release_changed": "if the change is right: apt-get update --allow-releaseinfo-change",
-    "apt.fetch": "look at the address, the proxy (gpu_proxy_http, gpu_proxy_https) and the name service",
+    "apt.fetch": "check the address, the proxy (gpu_proxy_http, gpu_proxy_https) and DNS",
     "apt.mirror_sync": "try again in a few minutes",
     "apt.sources": "correct the file that the message names",
 }
 _HINTS = {
-    "apt.unmet": "plan again: the versions that were asked for do not fit together, or not with what is installed",
-    "apt.held": "release the hold, or ask for a version that needs no change of it",
+    "apt.unmet": "plan again: the requested versions conflict with each other or with installed packages",
+    "apt.held": "remove the hold, or request a version that does not change this package",
     "apt.version_not_found": "refresh the lists and plan again: the repository may have dropped that version",
-    "apt.package_not_found": "look whether the repository that has it is among the sources",
-    "apt.dpkg_failed": "mend the cause, then run it again: the next run finishes what is half done",
-    "apt.fetch": "refresh the lists and try again; behind a proxy look at gpu_proxy_http and gpu_proxy_https",
-    "apt.disk_full": "free some space, then run it again: the next run finishes what is half done",
-    "apt.key": "install the repository's present key, after a look at its fingerprint",
-    "apt.signed_by_conflict": "take one of the two entries out; apt_sources does that for the repositories it manages",
+    "apt.package_not_found": "check whether the sources include the repository that has it",
+    "apt.dpkg_failed": "fix the cause, then run it again: the next run completes the unfinished change",
+    "apt.fetch": "refresh the lists and try again; behind a proxy check gpu_proxy_http and gpu_proxy_https",
+    "apt.disk_full": "free some space, then run it again: the next run completes the unfinished change",
+    "apt.key": "check the fingerprint of the repository's current key, then install it",
+    "apt.signed_by_conflict": "remove one of the two entries; apt_sources does that for the repositories it manages",
     "apt.sources": "correct the file that the message names",
-    "apt.needs_reinstall": "add the repository that has the package, or remove it by dpkg --force-remove-reinstreq",
+    "apt.needs_reinstall": "add the repository that has the package, or remove the package with dpkg --force-remove-reinstreq",
     "apt.lock_timeout": "wait for the other program to end, or give more time (nvidia_driver_lock_timeout)",
 }
 

@@ -81,7 +81,7 @@ class Owner(object):
             raise CondaError(
                 "conda.no_user",
                 "there is no user %s on this host" % name,
-                hint="make the user first, or name another one",
+                hint="create the user first, or name another one",
             ) from None
         self.name, self.uid, self.gid, self.home = entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir
         if group:
@@ -93,7 +93,7 @@ class Owner(object):
                 raise CondaError(
                     "conda.no_group",
                     "there is no group %s on this host" % group,
-                    hint="make the group first, or leave the group empty",
+                    hint="create the group first, or leave the group empty",
                 ) from None
         if os.geteuid() not in (0, self.uid):
             raise CondaError(
@@ -204,7 +204,7 @@ class Lock(object):
                     "conda.busy",
                     "another run still works at %s" % self.prefix,
                     _working(self.prefix),
-                    "wait for it, or end it, and run again: it is finished then",
+                    "wait for it or end it, then run again to finish",
                 )
             time.sleep(0.5)
         try:
@@ -364,7 +364,7 @@ class Work(object):
                     continue
         except OSError as error:
             raise not_writable(self.path, self.owner, error) from None
-        raise CondaError("conda.busy", "other runs are at work in the same place", hint="wait for them, and run again")
+        raise CondaError("conda.busy", "other runs are changing the same place", hint="wait for them, and run again")
 
     def as_owner(self, function, *args):
         return as_owner(self.owner, self.umask, function, *args)

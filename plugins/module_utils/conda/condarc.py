@@ -63,7 +63,7 @@ def _blocks(lines, path):
                 "conda.condarc",
                 "%s has the key %s twice" % (path, key),
                 ["line %d: %s" % (number + 1, line)],
-                "take one of them out",
+                "remove one of them",
             )
         found[key] = (number, number + 1)
     return found
@@ -74,7 +74,7 @@ def _unreadable(path, number, line):
         "conda.condarc",
         "%s cannot be understood" % path,
         ["line %d: %s" % (number + 1, line)],
-        "mend that line (conda config --show-sources says what conda makes of it), or move the file away",
+        "correct that line (conda config --show-sources shows how conda reads it), or move the file away",
     )
 
 

@@ -21,13 +21,13 @@ CONDA = (
         r"CondaToS(NonInteractive|Rejected)Error|Terms of Service have not been accepted",
         "conda.terms",
         "a channel of %s asks for its terms of service to be accepted",
-        "miniconda_accept_tos: true is your word for it; without it take conda-forge (miniconda_channels)",
+        "miniconda_accept_tos: true accepts them; otherwise use conda-forge (miniconda_channels)",
     ),
     (
         r"nothing provides __cuda|__cuda[^\n]*missing on the system",
         "conda.no_cuda",
         "conda sees no driver for %s",
-        "the driver comes first; a host prepared before its driver runs needs a CUDA named",
+        "install the driver first; to prepare a host before its driver runs, name a CUDA version",
     ),
     (
         r"PackagesNotFoundError|ResolvePackageNotFound|PackagesNotFoundInChannelsError",
@@ -38,14 +38,14 @@ CONDA = (
     (
         r"LibMambaUnsatisfiableError|UnsatisfiableError|UnsatisfiableConstraintsError|Could not solve for environment specs",
         "conda.unsatisfiable",
-        "what %s asks for does not go together",
-        "its last lines name the packages; provision compat says what fits",
+        "what %s requests cannot be installed together",
+        "its last lines name the packages; provision compat shows what fits",
     ),
     (
         r"ProxyError|407 Proxy",
         "conda.proxy",
-        "the proxy did not let conda through for %s",
-        "gpu_proxy_http and gpu_proxy_https must be right; proxy_servers in a .condarc of the host may go before them",
+        "the proxy rejected conda's requests for %s",
+        "gpu_proxy_http and gpu_proxy_https must be right; proxy_servers in a .condarc of the host may override them",
     ),
     (
         r"CondaSSLError|SSLError|CERTIFICATE_VERIFY_FAILED",
@@ -56,14 +56,14 @@ CONDA = (
     (
         r"UnavailableInvalidChannel",
         "conda.no_channel",
-        "a channel of %s is not there",
+        "a channel of %s does not exist",
         "check miniconda_channels and miniconda_channel_alias",
     ),
     (
         r"ChecksumMismatchError|SafetyError|CondaVerificationError|InvalidArchiveError",
         "conda.bad_package",
         "a package of %s arrived damaged",
-        "run again; a mirror in the middle of a sync is right again later",
+        "run again; a mirror that is being synchronised is consistent again later",
     ),
     (
         r"CondaHTTPError|HTTP 000 CONNECTION FAILED|ConnectionFailed|CondaConnectionError|Connection refused",
@@ -80,7 +80,7 @@ CONDA = (
     (
         r"CorruptedEnvironmentError",
         "conda.corrupt",
-        "conda finds a broken record in its way to %s",
+        "conda finds a broken record while making %s",
         "the line names a file in conda-meta: move it away",
     ),
     (
@@ -94,8 +94,8 @@ PIP = (
     (
         r"ProxyError|407 Proxy|Cannot connect to proxy",
         "conda.proxy",
-        "the proxy did not let pip through for %s",
-        "gpu_proxy_http and gpu_proxy_https must be right; a proxy in pip's configuration on the host may go before them",
+        "the proxy rejected pip's requests for %s",
+        "gpu_proxy_http and gpu_proxy_https must be right; a proxy in pip's configuration on the host may override them",
     ),
     (
         r"SSLError|CERTIFICATE_VERIFY_FAILED",
@@ -125,7 +125,7 @@ PIP = (
     (
         r"ResolutionImpossible|conflicting dependencies",
         "conda.pip_conflict",
-        "the wheels that %s asks for do not go together",
+        "the wheels that %s requests cannot be installed together",
         "pip's last lines name them; loosen one",
     ),
     (r"HASH|do not match these hashes", "conda.bad_package", "a wheel of %s arrived damaged", "run again"),
@@ -159,7 +159,7 @@ def explain(result, who, name, path, sources=()):
             "conda.slow",
             "%s did not end in time while it made %s" % (who, name),
             lines,
-            "run again: the packages that came stay in the cache",
+            "run again: downloaded packages stay in the cache",
         )
     if conda_common.full_disk(result.text):
         return conda_common.disk_error(path, result.text)
@@ -168,7 +168,7 @@ def explain(result, who, name, path, sources=()):
             "conda.killed",
             "%s was ended by signal %d while it made %s" % (who, result.signal, name),
             lines,
-            "run again: it is made anew then; dmesg says whether the kernel ran out of memory",
+            "run again to make it from the start; dmesg shows whether memory ran out",
         )
     if "CondaEnvException: Pip failed" in result.text:
         # which conda runs for the packages of a file

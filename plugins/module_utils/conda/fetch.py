@@ -1,6 +1,6 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Bring one file into a folder of ours, checked: it goes on where it was cut off, or starts over.
+"""Bring one file into a folder of ours, checked: it continues where it stopped, or starts over.
 
 Proxies and certificates come from the environment (http_proxy, https_proxy, no_proxy, SSL_CERT_FILE), as urllib reads
 it. Standard library only, any Python from 3.8.
@@ -34,7 +34,7 @@ _ATTEMPTS = 5
 _PAUSE = 1
 _NETWORK = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH)
 _LOGIN = (
-    "the proxy wants a user and a password: let it know this host by its address, or name one nearby that logs in for it "
+    "the proxy requires a user and a password: allow this host by its address, or use a local proxy that logs in "
     "(gpu_proxy_https)"
 )
 _AGAIN = (408, 429, 500, 502, 503, 504)
@@ -69,7 +69,7 @@ def fetch(source, folder, name, sha256):
             "conda.not_writable",
             "cannot write to %s" % (error.filename or folder),
             [os.strerror(error.errno or 0)],
-            "that folder is ours: look at its file system and its rights",
+            "gpu-provision uses that folder: check its file system and permissions",
         ) from None
 
 
@@ -249,7 +249,7 @@ def _mismatch(part, wanted, got):
 def _refused(url, error):
     hint = "check miniconda_installer_url and the version"
     if error.code in (401, 403):
-        hint = "the server wants a user, or does not let this host in: give a mirror with miniconda_installer_url"
+        hint = "the server requires a login or rejects this host: set a mirror with miniconda_installer_url"
     if error.code == 407:
         hint = _LOGIN
     return CondaError(
@@ -268,16 +268,16 @@ def _download_hint(said):
     if "407" in text:
         return _LOGIN
     if "Name or service not known" in text or "name resolution" in text:
-        return "the host cannot look that name up: it may need a proxy (gpu_proxy_https), or a mirror (miniconda_installer_url)"
+        return "the host cannot resolve that name: it may need a proxy (gpu_proxy_https), or a mirror (miniconda_installer_url)"
     return (
-        "run again: it goes on where it stopped; a host without internet needs a proxy (gpu_proxy_https), a mirror or a "
+        "run again: the download resumes; a host without internet needs a proxy (gpu_proxy_https), a mirror or a "
         "local file"
     )
 
 
 def _reason(reason):
     if isinstance(reason, socket.timeout):
-        return "no byte for %d seconds" % _TIMEOUT
+        return "no data for %d seconds" % _TIMEOUT
     if isinstance(reason, http.client.IncompleteRead):
         return "the connection closed %d bytes before the end" % reason.expected
     return proxies.why(reason)

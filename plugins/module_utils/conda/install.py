@@ -1,6 +1,6 @@
 # Copyright (c) the gpu-provision founders
 # Apache-2.0 (see LICENSE)
-"""Make a conda prefix as it should be: absent, whole and partial are distinguished, and a run that was cut off is finished.
+"""Make a conda prefix as it should be: absent, whole and partial are distinguished, and a run that was interrupted is finished.
 
 An installer writes its prefix into every script, so nothing can be unpacked elsewhere and moved: it runs in the prefix
 itself, beside a marker of ours that goes when the prefix is whole. What carries the marker was begun by us, and the
@@ -82,15 +82,15 @@ def decide(state, action, version):
     if found == "foreign":
         raise CondaError(
             "conda.prefix_foreign",
-            "there is something else than conda at the prefix",
-            hint="give another miniconda_prefix, or move away what is there",
+            "the prefix contains something other than conda",
+            hint="set another miniconda_prefix, or move the existing files away",
         )
     if state["marked"]:
         return "finish"
     if found == "partial" and action != "repair":
         raise CondaError(
             "conda.partial",
-            "the conda at the prefix is not whole, and not begun by us",
+            "the conda at the prefix is incomplete, and gpu-provision did not install it",
             conda_read.partial_because(state),
             "miniconda_repair: true runs the installer over it (-u), which keeps its environments",
         )
@@ -98,7 +98,7 @@ def decide(state, action, version):
         return "repair"
     if found in ("absent", "empty"):
         if action in ("configure", "update"):
-            raise CondaError("conda.plan_moved", "there is no conda at the prefix any more", hint="plan again")
+            raise CondaError("conda.plan_moved", "the prefix no longer contains conda", hint="plan again")
         return "install"
     return "update" if action == "update" and _is_newer(version, state) else None
 
@@ -128,7 +128,7 @@ def explain(result, prefix, installer, kept):
             "conda.installer_killed",
             "%s was ended by signal %d" % (installer, result.signal),
             lines,
-            "run again: it is finished then; dmesg says whether the kernel ran out of memory",
+            "run again to finish it; dmesg shows whether memory ran out",
         )
     if "requires GLIBC" in text:
         return CondaError(
@@ -136,12 +136,12 @@ def explain(result, prefix, installer, kept):
         )
     if "Permission denied" in text:
         hint = "a file system mounted noexec stops it, and so does a folder that its user may not write to"
-        return CondaError("conda.installer_failed", "%s was not allowed to work" % installer, lines, hint)
+        return CondaError("conda.installer_failed", "%s was not allowed to run" % installer, lines, hint)
     return CondaError(
         "conda.installer_failed",
         "%s ended with exit code %d" % (installer, result.rc),
         lines,
-        "its last lines say why; run again once that is mended",
+        "its last lines say why; fix that, then run again",
     )
 
 
@@ -217,7 +217,7 @@ class _Install(Work):
             if info is None:
                 raise CondaError(
                     "conda.no_installer",
-                    "%s is no installer" % self.params["installer"],
+                    "%s is not an installer" % self.params["installer"],
                     ["it does not begin as a shell script"],
                     "give the .sh of Miniconda or Miniforge",
                 )
@@ -324,7 +324,7 @@ class _Install(Work):
         if result.rc != 0 or state["missing"] or state["leftovers"] or not self.works():
             # the marker is ours, now
             result.text += "\n" + "\n".join(conda_read.partial_because(dict(state, marked=False)))
-            kept = "what is there stays and is finished by the next run"
+            kept = "the existing files stay, and the next run completes them"
             if not over and not result.signal and self.wipe(True):
                 kept = "nothing was left at " + self.prefix
             raise explain(result, self.prefix, installer, kept)

@@ -49,20 +49,20 @@ def decide(state, action, params):
 
     state: as environment_state says, with marked; action: what was planned; params: what is asked for. It is as it should
     be when our record says that it was made for the same configuration. A planned rebuild with the same one is done where its
-    packages are others now, or where what is there is not what was asked for.
+    packages are others now, or where what is there differs from the request.
     """
     found, record = state["state"], state["record"]
     if state["marked"]:
         return "finish"
     if found in ("absent", "empty"):
         if action == "configure":
-            raise CondaError("conda.plan_moved", "the environment is not there any more", hint="plan again")
+            raise CondaError("conda.plan_moved", "the environment no longer exists", hint="plan again")
         return "create"
     if found == "foreign":
         raise CondaError(
             "conda.environment_foreign",
-            "there is something else than an environment in its place",
-            hint="give the environment another name, or move away what is there",
+            "its path contains something other than an environment",
+            hint="give the environment another name, or move the existing files away",
         )
     made = (record or {}).get("spec") or {}
     same = record is not None and made.get("wish") == (params.get("wish") or {})
@@ -73,9 +73,9 @@ def decide(state, action, params):
     because = ["it is not ours" if record is None else "it was made from: %s" % json.dumps(made.get("wish"))]
     raise CondaError(
         "conda.environment_differs",
-        "there is an environment of that name that is not what is asked for",
+        "an environment of that name differs from the request",
         because,
-        "miniconda_rebuild: true saves its export and makes it anew; another name leaves it as it is",
+        "miniconda_rebuild: true saves its export and rebuilds it; another name keeps it",
     )
 
 
@@ -91,7 +91,7 @@ def check_name(name):
     if not re.match(r"[A-Za-z0-9_][\w.+-]*$", name) or name == "base":
         raise CondaError(
             "conda.environment_name",
-            "%s is no name for an environment" % name,
+            "%s is not a valid name for an environment" % name,
             hint="use letters, digits, and _ . - inside; base is conda's own",
         )
 
@@ -190,7 +190,7 @@ class _Environment(Work):
             raise CondaError(
                 "conda.no_conda",
                 "the conda at %s is %s" % (self.prefix, state),
-                hint="the prefix comes first: miniconda_install, or miniconda_repair: true where it is partial",
+                hint="install the prefix first: miniconda_install; miniconda_repair: true completes a partial one",
             )
 
     # --- making it
@@ -263,7 +263,7 @@ class _Environment(Work):
             if wrong:
                 raise CondaError(
                     "conda.environment_wrong",
-                    "what was installed in %s is not what was asked for" % self.params["name"],
+                    "what was installed in %s differs from the request" % self.params["name"],
                     wrong,
                     conda_marker.hint(wrong),
                 )
@@ -279,10 +279,10 @@ class _Environment(Work):
             self.as_owner(_remove, self.path)
             if os.path.lexists(self.aside):
                 self.as_owner(os.rename, self.aside, self.path)
-                error.because.append("the environment that was there before is back")
+                error.because.append("the earlier environment is restored")
             self.as_owner(os.unlink, self.marker)
         except OSError as again:
-            error.because.append("it could not be tidied up (%s): the next run makes it anew" % again.strerror)
+            error.because.append("cleanup failed (%s): the next run rebuilds it" % again.strerror)
 
     def conda_part(self):
         params, extra = self.params, {}

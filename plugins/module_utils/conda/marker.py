@@ -21,7 +21,7 @@ _CUDA = ("pytorch-cuda", "pytorch-gpu", "tensorflow-gpu", "cudatoolkit", "cuda-v
 
 
 def mismatches(params, packages, pip):
-    """Say where an environment is not what was asked for, a line each; empty when it is.
+    """Say where an environment differs from the request, a line each; empty when it is.
 
     params: packages (conda specs), pip (steps), override_cuda, file_kind; packages: {name: {"version", "build"}} of conda;
     pip: {normalised name: version}. Of an environment from a file only builds without CUDA are looked for.
@@ -81,12 +81,12 @@ def _conda_mismatch(spec, packages):
     name, version, build = split(spec)
     there = packages.get(name)
     if there is None:
-        return ["%s is not there (asked for: %s)" % (name, redact.text(spec))]
+        return ["%s is not there (requested: %s)" % (name, redact.text(spec))]
     exact = version.lstrip("=")
     fits = not re.match(r"[\d]", exact) or "," in exact or "|" in exact or _is(exact, there["version"])
     if fits and (not build or fnmatch.fnmatchcase(there["build"], build)):
         return []
-    return ["%s is %s %s (asked for: %s)" % (name, there["version"], there["build"], redact.text(spec))]
+    return ["%s is %s %s (requested: %s)" % (name, there["version"], there["build"], redact.text(spec))]
 
 
 def _is(wanted, version):
@@ -101,11 +101,11 @@ def _pip_mismatch(requirement, pip):
         return []
     name, version = normalised(match.group(1)), match.group(2)
     if name not in pip:
-        return ["%s is not there (asked for: %s)" % (name, redact.text(requirement))]
+        return ["%s is not there (requested: %s)" % (name, redact.text(requirement))]
     # Without a local part in the request any of them fits: 2.6.0 is fulfilled by 2.6.0+cu124 (PEP 440).
     there = pip[name] if version is None or "+" in version else pip[name].split("+")[0]
     return (
-        [] if version in (None, there) else ["%s is %s (asked for: %s)" % (name, pip[name], redact.text(requirement))]
+        [] if version in (None, there) else ["%s is %s (requested: %s)" % (name, pip[name], redact.text(requirement))]
     )
 
 
@@ -116,7 +116,7 @@ def hint(wrong):
             "name the build (pytorch=2.5.1=*cuda*), or take wheels of a CUDA tag; conda takes a build without CUDA where no "
             "driver is seen"
         )
-    return "the channel or index may not have what was asked for: look with conda search, or pip index versions"
+    return "the channel or index may not have the requested version: see conda search, or pip index versions"
 
 
 def describe(packages, pip):

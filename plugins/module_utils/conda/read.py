@@ -36,7 +36,7 @@ BESIDE = ".gpu-provision-"
 # What we made and from what. Without .json: conda takes every *.json in conda-meta for the record of a package
 # (conda, core/prefix_data.py: _load_single_record), as with its own file conda-meta/state.
 RECORD = "conda-meta/gpu-provision"
-# What an installer that did not come to its end leaves behind (constructor, header.sh). ``_conda`` is none of it:
+# What an installer that did not finish leaves behind (constructor, header.sh). ``_conda`` is none of it:
 # newer installers keep it as their uninstaller.
 LEFTOVERS = ("conda.exe", "preconda.tar.bz2", "postconda.tar.bz2", "install_tmp", ".messages.txt")
 # conda's terms plugin keeps what was accepted for a whole prefix here (conda-anaconda-tos, path.py).
@@ -53,7 +53,7 @@ def prefix_state(prefix, tree=None):
     """Say what lies at the prefix of a conda installation.
 
     prefix: absolute path; tree: HostTree (None: this host). Returns a dict: state is ``absent``, ``empty`` (a folder
-    with nothing in it), ``whole``, ``partial`` (an installer or an update that did not come to its end) or ``foreign``
+    with nothing in it), ``whole``, ``partial`` (an installer or an update that did not finish) or ``foreign``
     (something else); marked, fresh: a marker of ours is there, and says that nothing was there before; missing and
     leftovers (names of what makes it partial); packages as environment_state has them; version (of conda), python, record
     (what we wrote when we made it, or None).
@@ -96,13 +96,13 @@ def partial_because(state):
     """Say what makes a prefix partial, as sentences."""
     lines = ["%s is missing" % name for name in state["missing"]]
     lines += ["%s is left over from an installer" % name for name in state["leftovers"]]
-    return lines + (["%s says that an installation was cut off" % MARKER] if state["marked"] else [])
+    return lines + (["%s shows that an installation was interrupted" % MARKER] if state["marked"] else [])
 
 
 def environment_state(env, tree=None):
     """Say what lies at the path of an environment, as prefix_state calls it.
 
-    marked: our marker says that making it was cut off; record: what we wrote when it was done; packages: {name: {"version",
+    marked: our marker says that its creation was interrupted; record: what we wrote when it was done; packages: {name: {"version",
     "build"}} of conda; pip: {name: version} of what has metadata in site-packages (names normalised), whoever installed it.
     """
     tree = tree or HostTree()

@@ -30,7 +30,7 @@ def refuse_foreign(program, owner):
         raise CondaError(
             "conda.foreign_prefix",
             "%s is not run as root: %s may write to it" % (program, who),
-            ["whoever may write to a prefix decides what its conda does"],
+            ["whoever can write to a prefix controls its conda"],
             "name its owner with miniconda_owner, or give it to root: chown -R root: %s && chmod -R o-w %s"
             % (prefix, prefix),
         )

@@ -40,13 +40,13 @@ class Containerd(object):
     def ensure(self, desired):
         """desired: {default_runtime}. Everything is reported to the host."""
         if self.program is None and self.host.check:
-            self.host.warn("containerd is not installed: its configuration is judged when it comes")
+            self.host.warn("containerd is not installed: its configuration is checked once it is")
             return
         if self.program is None:
             self.host.fail(
                 "containers.no_containerd",
                 "containerd is not installed",
-                "take containerd out of container_toolkit_runtimes, or install it first (apt install containerd)",
+                "remove containerd from container_toolkit_runtimes, or install it first (apt install containerd)",
             )
         default = desired.get("default_runtime") or ""
         file = self.host.read(self.config)
@@ -70,7 +70,7 @@ class Containerd(object):
             self.host.fail(
                 "containers.containerd_config",
                 "%s is not UTF-8 (byte %d)" % (self.config, error.start),
-                "mend it by hand: containerd does not start with it",
+                "correct it by hand: containerd does not start with it",
             )
 
     # ---- which way
@@ -107,7 +107,7 @@ class Containerd(object):
         self.host.fail(
             "containers.containerd_config",
             "there is no way to add a runtime to %s that keeps all the rest" % self.config,
-            "add it by hand: containerd config dump shows where runc is, nvidia goes beside it",
+            "add it by hand: containerd config dump shows the entry of runc; add nvidia next to it",
             loses[:8],
         )
 
@@ -156,7 +156,7 @@ class Containerd(object):
             self.host.fail(
                 "containers.containerd_config",
                 "containerd cannot read %s" % self.config,
-                "mend what it names; containerd --config %s config dump tries it" % self.config,
+                "correct what it names; containerd --config %s config dump checks it" % self.config,
                 [line.replace(path, self.config) for line in said[-4:]],
             )
         return containerd_config.sections(out)
@@ -173,15 +173,15 @@ class Containerd(object):
     def _restart(self):
         rows = self._in_the_way()
         if self.policy == "never" or (rows and self.policy != "always"):
-            self.host.restart_because.append("containerd reads %s at its start only" % self.config)
+            self.host.restart_because.append("containerd reads %s only when it starts" % self.config)
             self.host.in_the_way += rows
             return
         command = ["systemctl", "restart", "containerd"] if self.host.systemd else ["service", "containerd", "restart"]
         self.host.command(
             command,
-            "restarted containerd (its containers go on)",
+            "restarted containerd (its containers keep running)",
             "containers.containerd_down",
-            "journalctl -b -u containerd says why; the file from before is in %s" % self.host.backup,
+            "journalctl -b -u containerd says why; the earlier file is in %s" % self.host.backup,
         )
         if not self.host.check and self.host.systemd:
             self._wait()
@@ -196,7 +196,7 @@ class Containerd(object):
         self.host.fail(
             "containers.containerd_down",
             "containerd did not start again",
-            "journalctl -b -u containerd says why; the file from before is in %s" % self.host.backup,
+            "journalctl -b -u containerd says why; the earlier file is in %s" % self.host.backup,
             self.host.journal("containerd"),
         )
 

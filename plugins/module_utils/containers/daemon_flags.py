@@ -266,7 +266,7 @@ def way_out(flag, config, new=False):
         return "move it into %s, %s, and out of %s" % (config, entry, flag.place)
     if new:
         return "move it from %s into %s; or leave container_toolkit's %s unset" % (flag.place, config, flag.key)
-    return "take %s out of %s: %s says it" % (flag.text, flag.place, config)
+    return "remove %s from %s: %s already has it" % (flag.text, flag.place, config)
 
 
 def runtimes_of(flags):

@@ -24,8 +24,8 @@ RUNTIME = "nvidia"
 RUNTIME_PROGRAM = "nvidia-container-runtime"
 CGROUP_DRIVER = "native.cgroupdriver="
 BOM = b"\xef\xbb\xbf"
-BOM_WARNING = "a byte order mark before the text: dockerd before 23.0 refuses it, so it goes"
-_TWICE = "make one of them: which of two counts is left to chance"
+BOM_WARNING = "a byte order mark before the text, which is removed: dockerd before 23.0 refuses it"
+_TWICE = "merge them into one: which of two takes effect is undefined"
 
 # What dockerd wants of keys that are known and old enough to be sure of (source: dockerd's reference, "daemon
 # configuration file"). Keys that are not here are dockerd's to judge.
@@ -53,25 +53,25 @@ _THERE = (
     (
         r"#|//|/\*",
         "a comment; JSON has none, and dockerd refuses the file",
-        "move it out, into README.md beside it for one",
+        "move it elsewhere, for example into README.md beside the file",
     ),
     (r"<", "this is HTML, a page saved in place of the file", "put the right file there, or a backup"),
-    ("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u2018\u2019\u2033'`]", "%s is no quote of JSON", 'write "'),
-    (r"\Z", "the text ends inside an object, a list or a string", "the file was cut off: mend its end"),
+    ("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u2018\u2019\u2033'`]", "%s is not a JSON quote", 'write "'),
+    (r"\Z", "the text ends inside an object, a list or a string", "the file is truncated: complete its end"),
 )
 # What json says, by its beginning.
 _HINTS = {
-    "Extra data": ("%s after the end", "one object is all: a bracket closed too early, or there are two documents"),
+    "Extra data": (
+        "%s after the end",
+        "the file must be one object: a bracket closes too early, or there are two documents",
+    ),
     "Expecting ','": ("a comma is missing", "put a comma there"),
     "Expecting ':'": ("%s where a colon should be", 'write "name": value'),
     "Expecting property": ("%s where a name in double quotes should be", 'write "name": value'),
-    "Expecting value": (
-        "%s is no value of JSON",
-        "write text in double quotes, and true, false, null in small letters",
-    ),
+    "Expecting value": ("%s is not a JSON value", "write text in double quotes, and true, false, null in lower case"),
     "Unterminated": ("a string that does not end", "close it with a double quote"),
     "Invalid control": ("a line break inside a string, or another control character", "close the string before it"),
-    "Invalid \\": ("%s is no escape of JSON", "write a backslash as \\\\"),
+    "Invalid \\": ("%s is not a JSON escape", "write a backslash as \\\\"),
 }
 
 
@@ -95,7 +95,7 @@ class Document(object):
         return self.text.encode("utf-8")
 
     def doubles(self):
-        """(name, offset, offset) of names that stand twice; dockerd takes the last."""
+        """(name, offset, offset) of names that stand twice; dockerd uses the last."""
         return _doubles(self.text, _skip(self.text, 0)) if self.value else ()
 
     def place(self, path):
@@ -119,7 +119,7 @@ class Document(object):
             if not isinstance(node.get(name), (dict, type(None))):
                 message = "%s is a %s, not an object" % (".".join(path[:depth]), _kind(node[name]))
                 raise _error(
-                    self.text, self.place(path[:depth]), message, "write it as dockerd wants it, then run again"
+                    self.text, self.place(path[:depth]), message, "write it as dockerd expects it, then run again"
                 )
             # null, for dockerd, is nothing
             node[name] = node = node.get(name) or {}
@@ -135,9 +135,7 @@ def parse(data):
     """
     warnings = []
     if len(data) > MAX_BYTES:
-        raise _error(
-            "", 0, "the file has %d bytes; this is no daemon.json" % len(data), "see with head what landed there"
-        )
+        raise _error("", 0, "the file has %d bytes; this is no daemon.json" % len(data), "head shows what is in it")
     if data.startswith(BOM):
         data = data[len(BOM) :]
         warnings.append(BOM_WARNING)
@@ -151,7 +149,7 @@ def parse(data):
         raise _error(good, len(good), message, "iconv -f LATIN1 -t UTF-8 is likely to make it readable") from None
     if "\x00" in text:
         message = "a NUL byte: the file was damaged, as after a power loss"
-        hint = "put a backup of it back, or remove it if nothing else was in it"
+        hint = "restore a backup of it, or remove it if nothing else was in it"
         raise _error(text, text.index("\x00"), message, hint)
     value = _load(text) if text.strip(_SPACE) else None
     if not isinstance(value, (dict, type(None))):
@@ -160,7 +158,7 @@ def parse(data):
     document = Document(text, value or {}, warnings)
     for name, _, last in document.doubles():
         where = "line %d, column %d" % _position(text, last)
-        document.warnings.append("%s: %s is there twice; dockerd takes the last" % (where, name))
+        document.warnings.append("%s: %s is there twice; dockerd uses the last" % (where, name))
     return document
 
 
@@ -207,7 +205,7 @@ def merge(document, desired, exists=None):
     for path, value in changes:
         if path == ("runtimes", RUNTIME, "path") and document.value["runtimes"][RUNTIME].get("runtimeType"):
             message = "runtimes.%s has a runtimeType, and what it runs is not %s" % (RUNTIME, RUNTIME_PROGRAM)
-            hint = 'name it there: "options": {"BinaryName": "/usr/bin/%s"}, or take the entry out' % RUNTIME_PROGRAM
+            hint = 'name it there: "options": {"BinaryName": "/usr/bin/%s"}, or remove the entry' % RUNTIME_PROGRAM
             raise _error(document.text, document.place(path[:2]), message, hint)
         document = document.set(path, value)
     check_types(document)
@@ -225,8 +223,8 @@ def check_types(document):
                 _check_type(document, (name, below, "path"), value[below].get("path"), "string")
                 other = [key for key in ("runtimeType", "options") if value[below].get(key)]
                 if value[below].get("path") and other:
-                    message = "runtimes.%s has path and %s; dockerd takes one form of the two" % (below, other[0])
-                    hint = "take one of them out by hand: dockerd would not start with both"
+                    message = "runtimes.%s has path and %s; dockerd accepts only one of the two" % (below, other[0])
+                    hint = "remove one of them by hand: dockerd would not start with both"
                     raise _error(document.text, document.place((name, below)), message, hint)
         if name in ("exec-opts", "hosts", "registry-mirrors", "insecure-registries", "dns"):
             for item in value or ():
@@ -236,9 +234,9 @@ def check_types(document):
 def _check_type(document, path, value, kind, what=""):
     if kind in (None, _kind(value)) or value is None:
         return
-    message = "%s%s is a %s; dockerd wants %s %s"
+    message = "%s%s is a %s; dockerd expects %s %s"
     message %= (what, ".".join(path), _kind(value), "an" if kind == "object" else "a", kind)
-    raise _error(document.text, document.place(path), message, "mend it by hand: dockerd would not start with it")
+    raise _error(document.text, document.place(path), message, "correct it by hand: dockerd would not start with it")
 
 
 def _kind(value):
@@ -294,7 +292,7 @@ def _load(text):
     def number(digits):
         value = int(digits) if re.match(r"-?[0-9]+$", digits) and len(digits) <= _MOST_DIGITS else float(digits)
         if len(digits) > _MOST_DIGITS or value in (float("inf"), float("-inf")):
-            message = "the number %s... is none that a computer has" % digits[:20]
+            message = "the number %s... is out of range" % digits[:20]
             raise _error(text, text.index(digits), message, "write a smaller one")
         return value
 
@@ -331,7 +329,7 @@ def _explained(text, error):
         if re.match(pattern, text[at:]):
             return _error(text, at, message.replace("%s", shown[:1]), hint)
     found = [_HINTS[start] for start in _HINTS if error.msg.startswith(start)]
-    message, hint = found[0] if found else (error.msg, "mend it by hand")
+    message, hint = found[0] if found else (error.msg, "correct it by hand")
     # It belongs behind what stands before, which may be lines above.
     at = len(text[:at].rstrip(_SPACE)) if message == "a comma is missing" else at
     return _error(text, at, message.replace("%s", shown), hint)

@@ -31,7 +31,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 NOBODY = 65534
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
 GPUS = "--gpus"
-# What dockerd takes up at its start only. GPUS: it looks for NVIDIA's hook then (moby's daemon/nvidia_linux.go; tried
+# What dockerd takes up only when it starts. GPUS: it looks for NVIDIA's hook then (moby's daemon/nvidia_linux.go; tried
 # with 20.10: "could not select device driver" until it is restarted).
 AT_START = ("exec-opts", "features.cdi", GPUS, docker_proxy.KEY)
 RELOAD_WAIT, START_WAIT = 10.0, 60.0
@@ -100,10 +100,7 @@ class Docker(object):
             "containers.daemon_json",
             "%s, %s" % (self.config, error),
             error.hint,
-            [
-                "it stays as it is: what is in it would be lost",
-                "dockerd would not start with it, or not with all of it",
-            ],
+            ["it is kept: its content would be lost", "dockerd would not start with it, or not with all of it"],
         )
 
     # ---- flags beside the file
@@ -134,12 +131,12 @@ class Docker(object):
             return
         said = judge(self.host.run, program, self.flags.arguments, data, self._judge_as())
         if said is None:
-            self.host.warn("%s could not be asked what it thinks of %s" % (program, self.config))
+            self.host.warn("%s could not check %s" % (program, self.config))
         if said:
-            self._dockerd_refuses("refuse %s: %s" % (self.config, said), "mend what it names in %s")
+            self._dockerd_refuses("refuse %s: %s" % (self.config, said), "correct what it names in %s")
 
     def _may_start(self, value):
-        """What dockerd from 24.0 on says at its start only, and not when it is asked (seen with 26.1)."""
+        """What dockerd from 24.0 on says only when it starts, and not when it is asked (seen with 26.1)."""
         runtimes = value.get("runtimes") or {}
         default = value.get("default-runtime") or ""
         known = set(runtimes) | set(daemon_flags.runtimes_of(self.flags)) | {"", "runc"}
@@ -149,7 +146,7 @@ class Docker(object):
         elif default not in known and "/" not in default and not default.startswith("io.containerd."):
             wrong = "default-runtime is %s, and no runtime of that name is registered" % default
         if wrong:
-            self._dockerd_refuses("not start with %s: %s" % (self.config, wrong), "mend it in %s")
+            self._dockerd_refuses("not start with %s: %s" % (self.config, wrong), "correct it in %s")
 
     def _dockerd_refuses(self, would, hint):
         self.host.fail(
@@ -169,7 +166,7 @@ class Docker(object):
         text = docker_proxy.render(desired["proxy"])
         place = docker_proxy.elsewhere(self.tree, self.flags, document.value) if text else ""
         if place:
-            self.host.warn("docker has a proxy by %s, which goes before ours: it is left alone" % place)
+            self.host.warn("docker has a proxy from %s, which overrides the inventory's: it is not changed" % place)
             desired["proxy"] = None
             return []
         if text and not self.host.systemd:
@@ -192,7 +189,7 @@ class Docker(object):
         """Have systemd see the drop-in. Links in /dev/char are made before, so containers keep their GPUs."""
         self.host.command(
             ["systemctl", "daemon-reload"],
-            "had systemd read its units again",
+            "reloaded systemd's units",
             "containers.docker_down",
             "systemctl daemon-reload, by hand, says why",
         )
@@ -249,7 +246,7 @@ class Docker(object):
         """Restart the daemon where nobody's containers end by that, or it is agreed to; False where it has to wait."""
         rows = [] if info["live_restore"] else self._running()
         if self.policy == "never" or (rows and self.policy != "always"):
-            self.host.restart_because.append("%s takes up %s at its start only" % (self.name, ", ".join(keys)))
+            self.host.restart_because.append("%s applies %s only when it starts" % (self.name, ", ".join(keys)))
             self.host.in_the_way += rows
             return False
         if docker_proxy.KEY in keys:
@@ -287,14 +284,14 @@ class Docker(object):
     def _put_back(self, said):
         """The daemon did not come up: the old file and a start with it, so that the host works as before."""
         because = (self._journal() or said)[-8:]
-        back = "the file from before is still there"
+        back = "the earlier file is still there"
         if self.config in self.host.backups:
             new = self.host.read(self.config)
             self.host.backups["refused"] = self.host.keep(self.config + ".refused", new)
             self._write(self.file.data)
             self.host.run(self._restart_command(), 120.0)
             works = self._wait() is not None
-            back = "the file from before is back, and docker %s" % (
+            back = "the earlier file is restored, and docker %s" % (
                 "runs" if works else "does not start with it either"
             )
         self.host.unmark(self.name)
@@ -372,7 +369,7 @@ class UserDocker(Docker):
                 "containers.file",
                 "cannot read or write %s as %s: %s" % (self.config, self.user, error.strerror or error),
                 "see with ls -l and df -h whether the user may write there",
-                ["what was there before is unchanged"],
+                ["the existing file is unchanged"],
             )
 
     def _restart_command(self):

@@ -2,7 +2,7 @@
 # Apache-2.0 (see LICENSE)
 """The proxy through which the system's dockerd pulls images: a drop-in of its unit.
 
-dockerd does not see the proxy of a shell, nor apt's; it takes its own from its environment, at its start only (source:
+dockerd does not see the proxy of a shell, nor apt's; it takes its own from its environment, only when it starts (source:
 docker's documentation, "Configure the daemon to use a proxy server").
 
 Runs on hosts: standard library only, any Python from 3.8.

@@ -151,7 +151,7 @@ class Host(object):
         )
 
     def _file_error(self, error):
-        because = ["what was there before is unchanged"]
+        because = ["the existing file is unchanged"]
         self.fail("containers.file", error.message, error.hint, because)
 
     # ---- our mark: written before a file is replaced, gone when the daemon has taken the file up

@@ -90,7 +90,7 @@ def _daemons(host, policy, docker, users):
                 host.fail(
                     "containers.no_user",
                     "there is no user %s on this host" % user,
-                    "make the user first, or leave it out",
+                    "create the user first, or leave it out",
                 )
         daemons.append((containers_docker.Docker(host, policy), docker))
     desired = {key: value for key, value in (docker or {"runtime": True}).items() if key in _FOR_USERS}
@@ -121,7 +121,7 @@ def _without_cgroups(host, docker):
         return
     if docker:
         host.warn(
-            "no-cgroups stays off in %s, for the system's docker needs it so: rootless containers take GPUs by CDI "
+            "no-cgroups stays off in %s, because the system's docker needs it: rootless containers get GPUs through CDI "
             "(--device nvidia.com/gpu=all)" % _CONFIG
         )
         return
@@ -140,7 +140,7 @@ def _join_group(host, users):
         if user not in members:
             host.command(
                 ["usermod", "-a", "-G", "docker", user],
-                "put %s into the group docker (counts from the next login)" % user,
+                "put %s into the group docker (takes effect at the next login)" % user,
                 "containers.group",
                 "getent group docker: docker's package makes the group",
             )

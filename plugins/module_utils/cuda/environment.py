@@ -109,7 +109,7 @@ class Environment(object):
             raise CudaEnvError(
                 "cuda.usage",
                 "the content for %s does not say that gpu-provision wrote it" % path,
-                "put '%s' into one of its first three lines: the file could not be told from others later"
+                "put '%s' into one of its first three lines: without it the file cannot be recognised later"
                 % own_files.HEADER,
             )
         there = own_files.read(path)
@@ -126,7 +126,7 @@ class Environment(object):
             kind = "directory" if os.path.isdir(link) else "file"
             raise CudaEnvError(
                 "cuda.link_is_directory",
-                "%s is a %s, not a link, and stays as it is" % (link, kind),
+                "%s is a %s, not a link, and is not changed" % (link, kind),
                 "move it away (mv %s %s.own) and run again" % (link, link),
                 ["it should lead to %s" % path, "somebody unpacked or copied a toolkit there; it may be in use"],
             )
@@ -154,7 +154,7 @@ class Environment(object):
         before = self.group(name)
         if path not in before.choices or os.path.isdir(path):
             return
-        self._alternatives(["--remove", name, path], "forgot %s as a choice for %s" % (path, name))
+        self._alternatives(["--remove", name, path], "removed %s as a choice for %s" % (path, name))
         self._show(before, "%s without %s\n" % (before.summary.strip(), path))
 
     def _choose(self, item):
@@ -178,7 +178,7 @@ class Environment(object):
         if not after.manual or os.path.realpath(link) != os.path.realpath(path) or after.current != path:
             raise CudaEnvError(
                 "cuda.alternatives_failed",
-                "%s does not lead to %s, though update-alternatives was told so" % (link, path),
+                "%s does not lead to %s, although update-alternatives was called" % (link, path),
                 "update-alternatives --display %s says what it knows" % name,
                 done=self.done,
             )

@@ -153,7 +153,7 @@ class HostTree(object):
 
     @property
     def unreadable(self):
-        """What was noted: ``PATH`` where it may not be read, ``PATH: why`` otherwise."""
+        """What was noted: ``PATH`` where it is not readable, ``PATH: why`` otherwise."""
         return [path + (": " + why if why else "") for path, why in self._noted.items()]
 
     def is_noted(self, path):

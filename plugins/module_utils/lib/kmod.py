@@ -92,7 +92,7 @@ def unpack(path, kind):
 def _whole(decompressor, packed, path):
     data = decompressor.decompress(packed, _MOST_UNPACKED)
     if not decompressor.eof:
-        raise KmodError("%s cannot be unpacked: cut off, or larger than %d MiB" % (path, _MOST_UNPACKED >> 20))
+        raise KmodError("%s cannot be unpacked: truncated, or larger than %d MiB" % (path, _MOST_UNPACKED >> 20))
     return data
 
 
@@ -144,7 +144,7 @@ def _unpack_libzstd(ctypes, lib, packed, path):
             if len(parts) > _MOST_UNPACKED // len(chunk):
                 raise KmodError("%s cannot be unpacked: larger than %d MiB" % (path, _MOST_UNPACKED >> 20))
         if left:
-            raise KmodError("%s cannot be unpacked: the zstd data is cut off" % path)
+            raise KmodError("%s cannot be unpacked: the zstd data is truncated" % path)
     finally:
         lib.ZSTD_freeDStream(stream)
     return b"".join(parts)
@@ -203,7 +203,7 @@ def _modinfo(data):
             if wanted and name == wanted:
                 return _fields(data[start : start + length])
     except struct.error:
-        raise KmodError("the ELF file is cut off") from None
+        raise KmodError("the ELF file is truncated") from None
     raise KmodError("no .modinfo section")
 
 

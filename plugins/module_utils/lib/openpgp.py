@@ -38,7 +38,7 @@ def dearmor(data, checked=True):
         return data
     blocks = _BLOCK.findall(data)
     if len(blocks) != data.count(b"-----BEGIN PGP PUBLIC KEY BLOCK-----"):
-        raise ValueError("the armored key is cut off: no END line")
+        raise ValueError("the armored key is truncated: no END line")
     return b"".join(_dearmor_block(block, checked) for block in blocks)
 
 
@@ -196,7 +196,7 @@ def _new_length(data, at):
 def _take(data, at, length):
     part = data[at : at + length]
     if len(part) != length:
-        raise ValueError("the OpenPGP data is cut off")
+        raise ValueError("the OpenPGP data is truncated")
     return part
 
 

@@ -34,8 +34,8 @@ class FileError(Exception):
     @property
     def hint(self):
         if self._verb == "read":
-            return "look at it with stat %s, and move it away if it is not yours" % self.path
-        return "see with df -h %s and mount whether there is room and the file system can be written" % (
+            return "check it with stat %s, and move it away if it is not yours" % self.path
+        return "check with df -h %s and mount whether there is space and the file system is writable" % (
             os.path.dirname(self.path)
         )
 
@@ -98,7 +98,7 @@ def replacing(path, sync=True):
     """
     folder, name = os.path.split(path)
     # Programs that read a whole folder take neither names with a dot in front nor what ends in a tilde. Always the same
-    # name: what a run left that was cut off is replaced by the next one.
+    # name: what a run left that was interrupted is replaced by the next one.
     temporary = os.path.join(folder, ".%s~" % name)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)

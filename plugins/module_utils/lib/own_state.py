@@ -53,7 +53,7 @@ def read(path, shape, most=MOST_BYTES):
 def parse(data, shape, path):
     """What bytes hold that were read from path; raises Damaged."""
     if not data.strip(b"\0 \t\r\n"):
-        raise Damaged(path, "it is empty" if not data else "it holds nothing but blanks")
+        raise Damaged(path, "it is empty" if not data else "it contains only blanks")
     try:
         found = json.loads(data.decode("utf-8"))
     except UnicodeDecodeError:
@@ -61,7 +61,7 @@ def parse(data, shape, path):
     except (ValueError, RecursionError):
         raise Damaged(path, "it is not JSON, or only the beginning of it") from None
     if not fits(found, shape):
-        raise Damaged(path, "it holds something else than this version writes")
+        raise Damaged(path, "it contains something other than this version writes")
     return found
 
 
@@ -120,8 +120,8 @@ def put_aside(damage):
     try:
         own_files.rename(damage.path, aside)
     except OSError as error:
-        return "%s, and cannot be put aside (%s)" % (damage, error.strerror)
-    return "%s; it was put aside as %s" % (damage, os.path.basename(aside))
+        return "%s, and cannot be renamed (%s)" % (damage, error.strerror)
+    return "%s; it was renamed to %s" % (damage, os.path.basename(aside))
 
 
 def write(path, data, mode=0o600):

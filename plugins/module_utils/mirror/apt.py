@@ -106,7 +106,7 @@ def _key(source):
         raise AptError(
             "mirror.no_key",
             "nobody says by which key %s is signed" % source["name"],
-            hint="nothing is taken on trust: give its key, or lock a host again that has the repository",
+            hint="gpu-provision trusts no unknown key: give its key, or lock a host again that has the repository",
         )
     return data
 
@@ -223,7 +223,7 @@ def _update(config):
         because=[problem["message"] for problem in problems]
         or apt_query.error_lines(result.text)
         or [result.text[-400:]],
-        hint="a mirror is filled where the internet is: --on HOST names a host that has it, gpu_proxy_http the proxy of one",
+        hint="a mirror is filled on a host with internet access: --on HOST names it, gpu_proxy_http its proxy",
     )
 
 

@@ -100,7 +100,7 @@ def _manifest(root, warnings=None):
             raise AptError(
                 "mirror.manifest",
                 "the manifest of the mirror cannot be read: %s" % damage,
-                hint="provision mirror puts it aside and makes it anew: files with the right checksums are not fetched again",
+                hint="provision mirror renames it and makes a new one: files with the right checksums are not fetched again",
             ) from None
         warnings.append("%s; files with the right checksums are not fetched again" % own_state.put_aside(damage))
         return {}
@@ -153,7 +153,7 @@ def fetch(root, files, budget=60, environment=None, jobs=_JOBS):
 
 
 def _have(root, item):
-    """What is there already, with the right checksum: read each time, so that what a disk lost comes back by itself."""
+    """What already exists, with the right checksum: read each time, so that what a disk lost comes back by itself."""
     path = _inside(root, item["path"])
     if not os.path.isfile(path) or (item.get("size") is not None and os.path.getsize(path) != item["size"]):
         return None
@@ -171,7 +171,7 @@ def _download(root, item):
         raise AptError(
             "mirror.lost",
             "%s is no longer in the mirror, and the originals dropped it" % item["path"],
-            hint="provision lock --update moves the lock on to what there is",
+            hint="provision lock --update updates the lock to what there is",
         )
     if url.startswith("file:"):
         url = "file:///" + url[len("file:") :].lstrip("/")
@@ -182,9 +182,7 @@ def _download(root, item):
         code = error.code.replace("conda.", "mirror.")
         hint = error.hint
         if "miniconda_" in (hint or ""):
-            hint = (
-                "run it again: it goes on where it stopped; the repository may be in the middle of an update of its own"
-            )
+            hint = "run it again: it continues where it stopped; the repository may be in the middle of an update"
         raise AptError(code, str(error), because=error.because, hint=hint) from None
     if item.get("size") is not None and found["size"] != item["size"]:
         raise AptError("mirror.checksum", "%s has another size than listed" % item["url"])
@@ -387,7 +385,7 @@ def _problem(root, path, row):
         return "it is not there"
     if os.path.getsize(target) != row["size"]:
         return "it has %d bytes instead of %d" % (os.path.getsize(target), row["size"])
-    return "" if conda_fetch.checksum(target) == row["sha256"] else "its content is another"
+    return "" if conda_fetch.checksum(target) == row["sha256"] else "its content differs"
 
 
 def _files(root):
@@ -411,7 +409,7 @@ def _drop_empty(root):
 def _inside(root, path):
     target = os.path.normpath(os.path.join(root, path))
     if not target.startswith(os.path.normpath(root) + os.sep):
-        raise AptError("mirror.odd_index", "%s would lie outside the mirror" % path)
+        raise AptError("mirror.odd_index", "%s would be outside the mirror" % path)
     return target
 
 

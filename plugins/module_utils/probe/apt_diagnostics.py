@@ -91,7 +91,7 @@ def _change(tree, rows):
 
 
 def _folders_gone(tree, sources):
-    """Folders of enabled file: and copy: sources (sources.list(5)) that are not there; one that may not be read is not gone."""
+    """Folders of enabled file: and copy: sources (sources.list(5)) that are not there; one that is not readable is not gone."""
     found = []
     for uri in (uri for row in sources if row["enabled"] for uri in row["uris"]):
         match = _LOCAL.match(uri)

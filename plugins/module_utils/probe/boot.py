@@ -155,7 +155,7 @@ def _grub(tree, text):
         )
     kernel = entry["kernel"]
     if kernel is None:
-        return None, because + "; it starts no Linux kernel that can be told"
+        return None, because + "; it starts no Linux kernel that is known"
     release = release_of(kernel)
     if release is None:
         # A plain /vmlinuz: its own link says which release it is. With /boot apart, paths start below it.

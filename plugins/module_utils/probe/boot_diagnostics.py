@@ -200,7 +200,7 @@ def _asker(tree, run):
 
 
 def read_log(tree, ask):
-    """Return (the kernel's log, where it is from). dmesg has this boot alone; where it may not be read: the journal, files."""
+    """Return (the kernel's log, where it is from). dmesg has this boot alone; where it is not readable: the journal, files."""
     for command in (["dmesg"], ["journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-iso"]):
         answer = ask(command)
         if answer is not None and answer[0] == 0 and answer[1].strip():

@@ -38,7 +38,7 @@ class _Recorder(HostTree):
     def __init__(self, root):
         HostTree.__init__(self, root)
         self.files, self.folders, self.links, self._left = {}, set(), {}, MOST_ALL
-        # Looks of its own leave no note of what may not be read.
+        # Looks of its own leave no note of what is not readable.
         self._own = HostTree(root)
 
     def read_bytes(self, path, limit=None, head=False):

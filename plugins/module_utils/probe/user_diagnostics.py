@@ -124,7 +124,7 @@ def _hidden_cards(tree):
 
 
 def _sudo_keeps_proxy(tree):
-    """True where sudo hands the proxy's variables on; None where its files may not be read."""
+    """True where sudo hands the proxy's variables on; None where its files is not readable."""
     texts = [tree.read("/etc/sudoers", 65536)]
     texts += [tree.read("/etc/sudoers.d/" + name, 65536) for name in tree.names("/etc/sudoers.d")]
     if texts[0] is None:
@@ -254,7 +254,7 @@ def _data_roots(tree):
 
 
 def _conda_guarded(tree, homes):
-    """{user: file} where conda's block stands behind the line that ends the file for shells that are not interactive."""
+    """{user: file} where conda's block follows the line that ends the file for shells that are not interactive."""
     found = {}
     for user, home in homes:
         file = home + "/.bashrc"

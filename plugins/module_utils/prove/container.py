@@ -72,10 +72,10 @@ def prove_docker(args, cdi, timeout):
     if program is None:
         return skip("there is no program docker")
     if not os.access(SOCKET, os.R_OK | os.W_OK):
-        return skip("docker does not run here, or may not be asked (%s)" % SOCKET)
+        return skip("docker does not run here, or denies access (%s)" % SOCKET)
     if cdi and not args.get("docker_cdi"):
         return skip(
-            "this docker takes no CDI devices (from 25.0 with features.cdi, from 28.3 by itself)", status="skip"
+            "this docker takes no CDI devices (from 25.0 with features.cdi, from 28.3 by default)", status="skip"
         )
     # --host stands above whatever context somebody has chosen.
     docker = _Runtime(program, ["--host", "unix://" + SOCKET], dict(os.environ), timeout)
@@ -130,7 +130,12 @@ class _Runtime(object):
             pulled = self.call(["pull", "--quiet", wanted])
             if not pulled.ok:
                 said = pulled.lines(2) or ["it did not end in time"]
-                return (None, False, "image %s is not here and cannot be had: %s" % (wanted, said[-1]), pulled.lines())
+                return (
+                    None,
+                    False,
+                    "image %s is not here and cannot be pulled: %s" % (wanted, said[-1]),
+                    pulled.lines(),
+                )
             return wanted, True, None, ["image %s, pulled and removed again" % wanted]
         data = scratch()
         if data is None:

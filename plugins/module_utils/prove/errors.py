@@ -15,12 +15,12 @@ CODES = {
         "not initialized",
         "the driver did not initialise; with open modules on some hosts HMM is the reason",
         "dmesg | grep NVRM says why; 'options nvidia_uvm uvm_disable_hmm=1' in /etc/modprobe.d, then a reboot, "
-        "is the known way out",
+        "is the known workaround",
     ),
     34: (
         "stub library",
         "a toolkit's stub of libcuda was loaded in place of the driver's",
-        "take .../lib64/stubs out of LD_LIBRARY_PATH and of /etc/ld.so.conf.d",
+        "remove .../lib64/stubs from LD_LIBRARY_PATH and from /etc/ld.so.conf.d",
     ),
     35: (
         "insufficient driver",
@@ -34,7 +34,7 @@ CODES = {
     ),
     46: (
         "device unavailable",
-        "the card is in exclusive or prohibited compute mode, or somebody has it for himself",
+        "the card is in exclusive or prohibited compute mode, or another process uses it exclusively",
         "nvidia-smi -q -d COMPUTE; nvidia-smi -c 0 lets several programs in",
     ),
     100: (
@@ -85,7 +85,7 @@ CODES = {
     700: (
         "illegal address",
         "a kernel touched memory that is not its own",
-        "right programs do not: with the checks' own kernels it points at the card or the driver",
+        "correct programs do not: in the checks' own kernels it points at the card or the driver",
     ),
     702: ("launch timeout", "a kernel ran longer than the display's watchdog allows", "the card also drives a display"),
     715: ("illegal instruction", "the card was given an instruction that it does not know", None),
@@ -104,7 +104,7 @@ CODES = {
     804: (
         "forward compatibility refused",
         "libcuda comes from a cuda-compat package and this card is not one it supports",
-        "take /usr/local/cuda*/compat out of the library path: it is for data centre cards only",
+        "remove /usr/local/cuda*/compat from the library path: it is for data-center cards only",
     ),
     999: (
         "unknown error",
@@ -137,7 +137,7 @@ def explain(code):
     if code in CODES:
         name, meaning, hint = CODES[code]
         return "error %d (%s): %s" % (code, name, meaning), hint
-    return "error %s, which is none that is known here" % code, None
+    return "unknown error %s" % code, None
 
 
 def code_in(text):

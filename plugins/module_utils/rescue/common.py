@@ -30,7 +30,7 @@ def command(argv, timeout):
             "rescue.command_failed",
             "%s failed: %s" % (" ".join(argv), said[-1] if said else end),
             because=said,
-            hint="look at free space with df -h /boot /; the next run goes on from here",
+            hint="check free space with df -h /boot /; the next run continues from here",
         )
 
 

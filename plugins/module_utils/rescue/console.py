@@ -65,9 +65,7 @@ def main(decisions, argv, program):
         console.say(end.message)
         return end.rc
     except KeyboardInterrupt:
-        console.say(
-            "\nInterrupted. What apt and dpkg were doing goes on to its end; run this again, it goes on from there."
-        )
+        console.say("\nInterrupted. apt and dpkg finish what they were doing; run this again to continue.")
         return 130
     except OSError as error:
         console.say("%s: is the disk full or read-only?" % error)
@@ -83,14 +81,14 @@ class _Parser(argparse.ArgumentParser):
 
 def _options(argv, program):
     parser = _Parser(prog="python3 " + program, allow_abbrev=False, description=__doc__.split("\n", 1)[0])
-    parser.add_argument("-y", "--yes", action="store_true", help="ask nothing (it never reboots by itself)")
-    parser.add_argument("-n", "--dry-run", action="store_true", help="say what it would do, change nothing")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask (it never reboots automatically)")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="show what it would do, change nothing")
     parser.add_argument("--look", action="store_true", help="look only")
     parser.add_argument("--debs", metavar="DIR", help="take packages from a folder with .deb files (a stick, a mirror)")
     parser.add_argument("--series", metavar="580", help="the newest of another branch than the inventory asks for")
     parser.add_argument("--purge", action="store_true", help="remove every trace of the driver by exact names first")
     parser.add_argument(
-        "--undo", action="store_true", help="go back to what was there before, as far as apt still has it"
+        "--undo", action="store_true", help="go back to the earlier state, as far as apt still has the packages"
     )
     options = parser.parse_args(argv)
     if options.debs is not None and not os.path.isdir(options.debs):
@@ -128,7 +126,7 @@ class Console(object):
             print("  no log from here on: %s" % error, flush=True)
 
     def ask(self, text):
-        """Ask before a step. One that is declined is not done; the next one is asked for all the same."""
+        """Ask before a step. One that is declined is not done; the next one is asked for anyway."""
         self.say("\n" + text)
         if self.options.yes or self.dry:
             return True
@@ -194,7 +192,7 @@ class Console(object):
             self.open_log()
         # What an interrupted run began goes on to its end: nothing is judged in the middle of it.
         if not apt_settle.settle(apt_transaction.LOCK, LOCK_SECONDS)["settled"]:
-            raise Ended(5, "A change of an earlier run is still at work: let it end, then run this again.")
+            raise Ended(5, "A change of an earlier run is still running: let it end, then run this again.")
         if self.options.undo:
             return self.undo()
         self.read()
@@ -205,7 +203,7 @@ class Console(object):
             return 0 if self.state.right_now() else 3
         self.refuse()
         if not self.options.purge and not self.has_work():
-            self.say("The driver is right: nothing to do.")
+            self.say("The driver is correct: nothing to do.")
             return 0
         for level in (self.sources, self.holds, self.dpkg):
             level()
@@ -240,7 +238,9 @@ class Console(object):
         """Whose driver it is: leave says why it is left alone."""
         outside = ", ".join(self.state.outside)
         if not self.decisions["managed"]:
-            self.leave = "the inventory says nvidia_driver_manage: false, so this host's driver is not ours to change"
+            self.leave = (
+                "the inventory says nvidia_driver_manage: false, so gpu-provision does not change this host's driver"
+            )
         elif outside and not self.options.purge:
             self.leave = "it came from outside apt (%s), and packages beside it would break both" % outside
             self.leave += "" if self.state.elsewhere() else "; --purge removes it, then installs one"
@@ -248,10 +248,10 @@ class Console(object):
     def report(self):
         state, count = self.state, len(self.state.facts["gpus"])
         head = "Host:    %s (%s), %d NVIDIA GPUs" % (self.decisions["host"], socket.gethostname(), count)
-        found = ["  %s: %s" % pair for pair in state.findings()] or ["  nothing that needs mending"]
+        found = ["  %s: %s" % pair for pair in state.findings()] or ["  nothing to repair"]
         self.say("\n".join([head] + state.lines() + ["Found:"] + ["  " + note for note in state.notes()] + found))
         if self.leave:
-            self.say("The driver is left alone: %s" % self.leave)
+            self.say("The driver is not changed: %s" % self.leave)
 
     def refuse(self):
         if not self.state.facts["gpus"]:
@@ -260,9 +260,7 @@ class Console(object):
             raise Ended(5, "refused: %s" % self.leave)
         elsewhere = self.state.elsewhere() if self.options.purge else []
         if elsewhere:
-            message = (
-                "a driver from outside apt lies where --purge removes nothing (%s): take it away by what brought it"
-            )
+            message = "a driver from outside apt is where --purge removes nothing (%s): remove it with the tool that installed it"
             raise Ended(5, "refused: " + message % " ".join(elsewhere))
 
     def has_work(self):
@@ -288,7 +286,7 @@ class Console(object):
             files = [row["file"] for row in others]
             if not keep or any(len(row["uris"]) * len(row["suites"]) > 1 for row in others):
                 message = (
-                    "2. %s stands in %s with different keys, and no entry can be taken out alone: correct them by hand"
+                    "2. %s is listed in %s with different keys, and no entry can be removed alone: correct them by hand"
                 )
                 self.say(message % (uri, " ".join(row["file"] for row in rows)))
                 continue
@@ -303,7 +301,7 @@ class Console(object):
     def holds(self):
         names = self.state.absent_holds
         if names:
-            question = "2. Clear holds on packages that are not there (%s)." % " ".join(names)
+            question = "2. Clear holds on packages that are not installed (%s)." % " ".join(names)
             self.step(question, "holds.clear", {"packages": names})
 
     def dpkg(self):
@@ -312,7 +310,7 @@ class Console(object):
             self.dpkg_around(names)
         elif not self.leave and (names or os.path.lexists(apt_transaction.JOURNAL)):
             question = "1. Finish what dpkg left half done (%s). A driver's module is built again: that takes minutes."
-            self.step(question % (names or "the holds of a run that was cut off"), "dpkg.configure", {})
+            self.step(question % (names or "the holds of a run that was interrupted"), "dpkg.configure", {})
 
     def dpkg_around(self, left):
         """The driver is others': what of dpkg's is left half done is finished without it."""
@@ -380,7 +378,7 @@ class Console(object):
         # What cannot be had is said before anything of the driver changes. A dry purge has asked as if it had been.
         changes = [] if self.options.purge and self.dry else self.packages.installable(names)
         if changes is None:
-            self.say("4. Nothing of the driver was changed: %s cannot be had (%s)" % (why, " ".join(names)))
+            self.say("4. The driver was not changed: %s is not available (%s)" % (why, " ".join(names)))
         elif self.ask("4. Bring the driver to one version: %s (%s)." % (why, " ".join(names))):
             self.snapshot()
             self.packages.install(names, changes)
@@ -400,9 +398,9 @@ class Console(object):
             self.say("\n    ".join(["  " + problem["message"]] + problem["because"]))
         if found["problems"]:
             hint = found["problems"][0]["hint"]
-            raise Ended(5, "refused before anything was removed: a purge takes the driver alone; %s" % hint)
+            raise Ended(5, "refused before anything was removed: a purge removes only the driver; %s" % hint)
         if not self.packages.fetch({name.split(":")[0] for name in names}):
-            raise Ended(5, "refused before anything was removed: the driver that is to follow cannot be had")
+            raise Ended(5, "refused before anything was removed: the driver to install next is not available")
         self.snapshot()
         settings = {"expect": found["packages"], "lock_timeout": LOCK_SECONDS, "check": self.dry}
         done = self.attempt(rescue_purge.run, self.taken, **settings)
@@ -457,12 +455,12 @@ class Console(object):
                 rescue_snapshot.finish(self.taken)
             if right:
                 message = (
-                    "\nThe driver is right: %s.\nNext: provision verify -l %s, from where the host can be reached; "
+                    "\nThe driver is correct: %s.\nNext: provision verify -l %s, from where the host can be reached; "
                 )
                 self.say(message % (state.library, host) + "provision apply for all the rest.")
             else:
                 message = (
-                    "\nThe driver is right from the next boot on: %s with kernel %s.\nNext: systemctl reboot, then "
+                    "\nThe driver is correct from the next boot on: %s with kernel %s.\nNext: systemctl reboot, then "
                 )
                 self.say(message % (state.library, state.next) + "provision verify -l %s." % host)
             return 0
@@ -475,20 +473,20 @@ class Console(object):
             self.say("Next: a branch that apt has, by --series; packages, by --debs; or provision apply -l %s." % host)
         if self.taken is not None:
             path = "%s/%s" % (rescue_snapshot.SNAPSHOTS, self.taken)
-            self.say(
-                "What was there before: %s (--undo, or provision rescue %s --undo, goes back to it)." % (path, host)
-            )
+            self.say("The earlier state: %s (--undo, or provision rescue %s --undo, goes back to it)." % (path, host))
         return 5 if self.declined else 1 if self.failed else 3
 
     # --- what was there before, and back to it
 
     def snapshot(self, paths=()):
-        """Keep what is there before the first change; a run that was cut off has kept it already."""
+        """Keep what is there before the first change; a run that was interrupted has kept it already."""
         if self.dry or (self.taken is not None and not paths):
             return
         answer = rescue_snapshot.take("offline rescue", paths)
         message = (
-            "Going on with the snapshot of a run that was cut off" if answer["resumed"] else "Snapshot of what is there"
+            "Continuing with the snapshot of an interrupted run"
+            if answer["resumed"]
+            else "Snapshot of the current state"
         )
         lines = [] if self.taken else ["%s: %s" % (message, answer["path"])]
         self.taken = answer["id"]
@@ -508,13 +506,13 @@ class Console(object):
         lines = ["%s %s" % (row["action"], row.get("name") or row["path"]) for row in found["changes"] + found["files"]]
         lines += ["hold " + name for name in found["hold"]] + ["lift the hold of " + name for name in found["release"]]
         lines += ["leave %(what)s: %(why)s" % row for row in found["left"]]
-        self.say("\n  ".join(["Back to what was there at %s (%s):" % (found["made"], found["reason"])] + lines))
+        self.say("\n  ".join(["Back to the state of %s (%s):" % (found["made"], found["reason"])] + lines))
         if not found["nothing"] and not self.ask("Go back to it."):
             return 5
         done = rescue_undo.run(found["id"], expect=found["changes"], check=self.dry, lock_timeout=LOCK_SECONDS)
         for line in done["done"] + done["warnings"]:
             self.say("+ " + line)
-        self.say("\nNothing was changed." if self.dry or found["nothing"] else "\nWhat was there before is back.")
+        self.say("\nNothing was changed." if self.dry or found["nothing"] else "\nThe earlier state is restored.")
         return 0
 
     def close(self):

@@ -35,7 +35,7 @@ class Packages(object):
         self.state, self.work, self.fetched = None, None, False
 
     def remember(self):
-        """What was there before anything: holds, the series, its packages; also before a run that was cut off."""
+        """What was there before anything: holds, the series, its packages; also before a run that was interrupted."""
         state, host = self.state, rescue_snapshot.Host()
         cut_off = host.unfinished()
         before = rescue_snapshot.read_packages(host.text(cut_off, "packages.tsv")) if cut_off else {}
@@ -64,18 +64,20 @@ class Packages(object):
         elif self.before:
             names, why = self.before, "what was installed before"
         elif series:
-            names, why = self.top(series), "the branch that was there before"
+            names, why = self.top(series), "the earlier branch"
         else:
-            why = "Which driver this host should have is not known here: provision plan tells, where the host can be reached"
+            why = "Which driver this host should have is not known here: provision plan shows it if the host can be reached"
             self.talk.say("4. " + why)
             return None
         jump = None if decided["wanted"] else self.jump(names, series, gone)
         if jump and decided["series"]:
-            words = "4. refused: branch %s has ended, and apt would bring %s instead; that is for the inventory to say"
+            words = (
+                "4. refused: branch %s has ended, and apt would install %s instead; the inventory has to ask for that"
+            )
             self.talk.say(words % (series, jump))
             return None
         if jump:
-            names, why, series = self.top(jump), "%s, because the branch of before has ended" % jump, jump
+            names, why, series = self.top(jump), "%s, because the earlier branch has ended" % jump, jump
         return self.with_module(names, series, gone), why
 
     def jump(self, names, series, gone):
@@ -208,7 +210,7 @@ class Packages(object):
             argv = ["apt-get"] + apt_common.option_args(apt_common.OPTIONS + _TIMEOUTS) + ["update"]
             result = apt_query.update(argv, 900)
             if result.rc != 0 or apt_query.parse_update_errors(result.text):
-                self.talk.say("  no network, or a repository does not answer: going on with the lists that are there")
+                self.talk.say("  no network, or a repository does not answer: continuing with the existing lists")
 
     def use_debs(self):
         """A repository of a folder's .deb files for apt alone, so that apt itself finds what belongs together."""
@@ -220,7 +222,7 @@ class Packages(object):
         for number, path in enumerate(sorted(path for path in found if path.endswith(".deb") and os.path.isfile(path))):
             control = apt_common.run(["dpkg-deb", "-f", path], 60)
             if control.rc != 0:
-                self.talk.say("  %s is no package that dpkg can read: passed over" % path)
+                self.talk.say("  %s is not a package that dpkg can read: skipped" % path)
                 continue
             os.symlink(os.path.realpath(path), "%s/%d.deb" % (pool, number))
             place = (number, os.path.getsize(path), _sha256(path))

@@ -194,13 +194,13 @@ class State(object):
         found = []
         if not self.facts["gpus"]:
             found.append(
-                ("gpus.missing", "no NVIDIA GPU is on the PCI bus: look at the card, its power and the firmware")
+                ("gpus.missing", "no NVIDIA GPU is on the PCI bus: check the card, its power and the firmware")
             )
         if self.unfinished:
             names = " ".join(p.name for p in self.unfinished)
-            found.append(("dpkg.unfinished", "dpkg was cut off or failed at: %s" % names))
+            found.append(("dpkg.unfinished", "dpkg was interrupted or failed at: %s" % names))
         if self.absent_holds:
-            text = "holds on packages that are not there make installations fail: %s" % " ".join(self.absent_holds)
+            text = "holds on packages that are not installed make installations fail: %s" % " ".join(self.absent_holds)
             found.append(("holds.not_installed", text))
         conflicts, malformed = self.apt_errors()
         found += [("apt.signed_by_conflict", "apt reads nothing: %s" % "; ".join(conflicts))] if conflicts else []
@@ -208,7 +208,7 @@ class State(object):
             [("apt.malformed_source", "apt cannot read its sources: %s" % "; ".join(malformed))] if malformed else []
         )
         if self.outside and self.core:
-            text = "a driver from outside apt (%s) and apt's packages lie over each other" % ", ".join(self.outside)
+            text = "a driver from outside apt (%s) and apt's packages overwrite each other" % ", ".join(self.outside)
             found.append(("driver.two_installers", text))
         if len(self.versions) > 1:
             text = "packages of the driver have different versions: %s" % " ".join(self.versions)
@@ -239,7 +239,7 @@ class State(object):
         if self.library and not self.loaded:
             found.append(("driver.not_loaded", "the nvidia module is not loaded"))
         elif self.library and self.loaded != self.library:
-            text = "module %s is loaded, the libraries are %s: a reboot mends that" % (self.loaded, self.library)
+            text = "module %s is loaded, the libraries are %s: a reboot fixes that" % (self.loaded, self.library)
             found.append(("driver.stale_module", text))
         return found
 

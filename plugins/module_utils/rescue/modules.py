@@ -72,7 +72,7 @@ def reload_nvidia(command, root="/", stop_holders=False, check=False):
             "module.in_use",
             "nvidia %s cannot be unloaded: it is in use" % loaded,
             because=left[:8],
-            hint="wait for them or end them, or let the host reboot when that suits" + more,
+            hint="wait for them or end them, or let the host reboot later" + more,
         )
     order = unload_order(modules(_do(command, ["lsmod"]).out))
     if check:

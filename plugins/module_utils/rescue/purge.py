@@ -69,7 +69,7 @@ def plan(allow=(), root="/"):
     allow: names of packages besides the driver's that may go (consent of a person). Returns {"packages": [names as apt
     takes them], "config": [names of which only configuration is left], "changes": apt's answer, "kept": [{"name",
     "because"}], "uninstaller", "files", "trees", "aside", "dkms": [[name, version]], "kernels", "left": [{"path", "why"}],
-    "problems": [{"code", "message", "because", "hint"}], "unfinished": a purge was cut off, "nothing": bool}.
+    "problems": [{"code", "message", "because", "hint"}], "unfinished": a purge was interrupted, "nothing": bool}.
     With root, a recorded host, apt is not asked and changes are empty.
     """
     tree = host_tree.HostTree(root)
@@ -150,7 +150,7 @@ def _ask(packages, remove, allow):
                 "code": answer["code"],
                 "message": "apt finds no way to remove the driver: %s" % answer["message"],
                 "because": answer["because"],
-                "hint": "mend apt first: provision diagnose names the cause, provision rescue without --purge mends it",
+                "hint": "repair apt first: provision diagnose names the cause, provision rescue without --purge repairs it",
             }
         ]
     essential = [p.name for p in packages if p.essential]
@@ -192,8 +192,8 @@ def judge(changes, remove, allow=(), essential=(), running_kernel=None):
                 _problem(
                     "purge.installs",
                     "apt would %s %s %s" % (change["action"], bare, change.get("version") or ""),
-                    "something that stays depends on a driver, and apt takes another one for it",
-                    "see which: apt-cache rdepends --installed %s; remove that first, if it may go" % bare,
+                    "a package that stays depends on a driver, and apt would install another driver for it",
+                    "see which: apt-cache rdepends --installed %s; remove that first, if it is not needed" % bare,
                 )
             )
         elif bare not in may:
@@ -214,7 +214,7 @@ def judge(changes, remove, allow=(), essential=(), running_kernel=None):
             code,
             "apt would remove %s too" % ", ".join(extra),
             because,
-            "a purge takes the driver alone; where these may go, remove them first (%ssudo apt-get remove %s), then purge again"
+            "a purge removes only the driver; if these are not needed, remove them first (%ssudo apt-get remove %s), then purge"
             % (_keep_toolkits(extra), " ".join(extra)),
         )
     ] + problems
@@ -250,7 +250,7 @@ def run(snapshot, allow=(), expect=None, lock_timeout=600, timeout=3600, check=F
         first = found["problems"][0]
         raise AptError(
             first["code"],
-            "refused before anything was touched: " + first["message"],
+            "refused before anything was changed: " + first["message"],
             because=first["because"] + [p["message"] for p in found["problems"][1:]],
             hint=first["hint"],
             problems=found["problems"],
@@ -258,7 +258,9 @@ def run(snapshot, allow=(), expect=None, lock_timeout=600, timeout=3600, check=F
     unexpected = sorted(set(found["packages"]) - set(expect)) if expect is not None else []
     if unexpected:
         raise AptError(
-            "purge.moved", "packages of a driver came since the plan: %s" % ", ".join(unexpected), hint="plan again"
+            "purge.moved",
+            "packages of a driver were installed since the plan: %s" % ", ".join(unexpected),
+            hint="plan again",
         )
     work = _Purge(snapshot, found, allow, lock_timeout, timeout, log_dir)
     if check or found["nothing"]:
@@ -267,7 +269,7 @@ def run(snapshot, allow=(), expect=None, lock_timeout=600, timeout=3600, check=F
 
 
 class _Purge(object):
-    """One run, step by step; each looks at the host anew, so that a run that was cut off is finished by the next."""
+    """One run, step by step; each looks at the host anew, so that a run that was interrupted is finished by the next."""
 
     def __init__(self, snapshot, found, allow, lock_timeout, timeout, log_dir):
         self.snapshot, self.found, self.allow = snapshot, found, list(allow)
@@ -305,8 +307,8 @@ class _Purge(object):
     def begin(self):
         """The journal says that the caches of loader, modules and initramfs may be behind, until the end."""
         if os.path.lexists(JOURNAL):
-            self.done.append("went on with a purge that was cut off")
-            lost = "nothing is left to autoremove, and every kernel's initramfs is made anew"
+            self.done.append("continued an interrupted purge")
+            lost = "nothing is left to autoremove, and every kernel's initramfs is rebuilt"
             journal = own_state.take(JOURNAL, {"autoremovable": [str], "kernels": [str]}, self.warnings, lost)
             if journal is None:
                 journal = {"autoremovable": [], "kernels": self.tree.names("/lib/modules")}
@@ -468,7 +470,7 @@ class _Purge(object):
         keep = sorted(n for n in now & packages if apt_query.protection(n) or cuda_names.parse(n) is not None)
         if keep:
             rescue_common.command(["apt-mark", "manual"] + keep, 60)
-            self.done.append("marked as wanted, so that no autoremove takes them: %s" % ", ".join(keep))
+            self.done.append("marked as manually installed, so that autoremove keeps them: %s" % ", ".join(keep))
 
 
 def removal_script(message):

@@ -9,7 +9,7 @@ How rescue uses it::
     keep_files(taken["id"], paths)   # before a file is deleted: small ones are copied, the rest is listed
     finish(taken["id"])        # when the host is proven; until then the snapshot is never pruned
 
-A second ``take`` after a run that was cut off goes on with the same snapshot: what undo must lead back to is the state
+A second ``take`` after a run that was interrupted goes on with the same snapshot: what undo must lead back to is the state
 before the first change. Its format is plain text, for people::
 
     /var/lib/gpu-provision/snapshots/20261128T093012Z-1f2e3d/    0700
@@ -19,7 +19,7 @@ before the first change. Its format is plain text, for people::
         host.txt         kernel, boot id, images in /boot, DKMS trees, loaded modules
         files/…          copies with mode and owner, links as links
         after/…          packages.tsv and files.tsv as the last ``mark`` saw them
-        manifest.json    written last, in one step: a folder without it is a snapshot that was cut off
+        manifest.json    written last, in one step: a folder without it is a snapshot that was interrupted
 
 /etc/apt/auth.conf and auth.conf.d are not copied: they hold passwords and nothing here changes them. Other files that may
 hold one (a proxy's address, a sources list) keep their mode, inside a folder that root alone can enter.
@@ -47,7 +47,7 @@ NAME = re.compile(r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}$")
 KEEP = 10
 # What one snapshot may hold: configuration is small, and a driver's library is listed, not copied.
 MOST_BYTES_A_FILE, MOST_BYTES, MOST_FILES = 1 << 20, 64 << 20, 4000
-# A run that was cut off is gone on with for so long; after that its snapshot is of another time.
+# A run that was interrupted is gone on with for so long; after that its snapshot is of another time.
 RESUME_S = 24 * 3600
 # Folders that are copied with all they hold (two levels), and single files.
 FOLDERS = (
@@ -216,7 +216,7 @@ def finish(id_, root="/"):
 def listing(root="/"):
     """[{"id", "made", "reason", "whole", "finished", "kernel", "packages", "files"}], newest first.
 
-    whole: False for a folder that was cut off before its manifest was written; it cannot be gone back to.
+    whole: False for a folder that was interrupted before its manifest was written; it cannot be gone back to.
     """
     host = Host(root)
     rows = []
@@ -330,8 +330,8 @@ class Host(object):
         if found[0] not in whole:
             raise SnapshotError(
                 "snapshot.cut_off",
-                "the snapshot %s was cut off before it was whole" % found[0],
-                because=["nothing was changed after it: a rescue changes nothing before its snapshot is whole"],
+                "the snapshot %s was interrupted before it was complete" % found[0],
+                because=["nothing was changed after it: a rescue changes nothing before its snapshot is complete"],
                 hint="name another one, or none for the newest",
             )
         return found[0]
@@ -584,7 +584,7 @@ class Host(object):
         stay = set(whole[-max(1, keep) :]) | {newest} | set([id_ for id_ in open_ if id_ != newest][-1:])
         gone = [id_ for id_ in ids if id_ not in stay]
         for id_ in gone:
-            # A folder without manifest is somebody's that was cut off: this run holds the lock.
+            # A folder without manifest is somebody's that was interrupted: this run holds the lock.
             shutil.rmtree(self.inside(id_))
         return gone
 

@@ -141,7 +141,7 @@ class Steps(object):
         # The image of a kernel that goes takes the most room, and removing the package needs some.
         files += [p for p in ("/boot/initrd.img-" + k for k in sorted(kernels)) if os.path.lexists(self.path(p))]
         if not files and not packages:
-            return False, ["nothing of it is there any more"]
+            return False, ["it is already removed"]
         said = ["moved %s" % path for path in files] + ["removed %s" % name for name in packages]
         if self.check:
             return True, said
@@ -179,7 +179,7 @@ class Steps(object):
                 "apt.removes",
                 "apt would do more than remove these kernels",
                 because=more[:6] or apt_query.error_lines(simulated.text)[:6],
-                hint="remove what hangs on them first, or make room in /boot by hand",
+                hint="remove what depends on them first, or free space in /boot by hand",
             )
         self._do(argv + ["-y", "remove"] + packages, _REMOVE_SECONDS, "dpkg --audit says what is half done")
 
@@ -208,7 +208,7 @@ class Steps(object):
                 if tool == "update-initramfs"
                 else ["dracut", "--force", image, kernel]
             )
-            self._do(argv, _BUILD_SECONDS, "look at free space in /boot (df -h /boot) and run it by hand")
+            self._do(argv, _BUILD_SECONDS, "check free space in /boot (df -h /boot) and run it by hand")
         return True, said
 
     # --- 2: what steers apt and the modules
@@ -257,14 +257,14 @@ class Steps(object):
             if not self.check:
                 self._keep(path)
                 own_files.write(self.path(path), new.encode("utf-8"))
-        return bool(said), said or ["the entries are not there any more"]
+        return bool(said), said or ["the entries no longer exist"]
 
     @staticmethod
     def _without(text, path, entries):
         whole = [entry for entry in entries if not entry.get("line")]
         if whole:
             rows = text.splitlines(True)
-            return "".join(map(_off, rows)), ["took every entry out of %s" % path]
+            return "".join(map(_off, rows)), ["removed every entry from %s" % path]
         readable, broken = _by_readable(text, path, entries)
         # Broken stanzas first: "Enabled: no" would be another line of what apt cannot read, and no line number moves.
         rows = text.splitlines(True)
@@ -273,7 +273,7 @@ class Steps(object):
                 if not rows[number].strip():
                     break
                 rows[number] = _off(rows[number])
-        lines = ["took line %d out of %s" % (entry["line"], path) for entry in readable + broken]
+        lines = ["removed line %d from %s" % (entry["line"], path) for entry in readable + broken]
         return apt_sources.without("".join(rows), path, readable), lines
 
     @staticmethod
@@ -304,7 +304,7 @@ class Steps(object):
 
     def lists_clean(self, args):
         """Fetch the lists of the repositories anew; the old ones come back where none could be fetched. args: none."""
-        said = ["fetched the lists of every repository anew"]
+        said = ["fetched the lists of every repository again"]
         if self.check:
             return True, said
         apt_common.wait_for_locks((apt_common.LISTS_LOCK,) + apt_common.DPKG_LOCKS, self.lock_timeout)
@@ -321,9 +321,9 @@ class Steps(object):
             _move_files(aside, folder)
             raise AptError(
                 "apt.fetch",
-                "no repository could be read: the old lists are back",
+                "no repository could be read: the old lists are restored",
                 because=apt_query.error_lines(result.text)[:4] + [apt_query.way()],
-                hint="look at the network, the proxy (gpu_proxy_http, gpu_proxy_https) and the name service of the host",
+                hint="check the network, the proxy (gpu_proxy_http, gpu_proxy_https) and DNS of the host",
             )
         shutil.rmtree(aside)
         problems = [apt_transaction.describe_update_problem(p) for p in apt_query.parse_update_errors(result.text)]
@@ -340,7 +340,7 @@ class Steps(object):
             if not self.check:
                 self._keep(path)
                 own_files.rename(real, real + _ASIDE)
-        return bool(said), said or ["they are not there any more"]
+        return bool(said), said or ["they no longer exist"]
 
     def packages_install(self, args):
         """Install again what a removal took along. args: packages (exact names); nothing else may be moved or removed."""
@@ -350,7 +350,7 @@ class Steps(object):
             return False, ["they are installed"]
         odd = [name for name in wanted if not _NAME.match(name)]
         if odd:
-            raise AptError("rescue.usage", "%s is no name of a package" % odd[0])
+            raise AptError("rescue.usage", "%s is not a package name" % odd[0])
         argv = ["apt-get"] + apt_common.option_args(
             apt_common.OPTIONS + ("DPkg::Lock::Timeout=%d" % self.lock_timeout,)
         )
@@ -496,4 +496,4 @@ def _by_readable(text, path, entries):
 def _refuse_elsewhere(path):
     """Only apt's own folder is edited, whatever a finding says."""
     if not os.path.normpath(path).startswith("/etc/apt/"):
-        raise AptError("rescue.usage", "%s is no file of apt's" % path)
+        raise AptError("rescue.usage", "%s is not a file of apt" % path)

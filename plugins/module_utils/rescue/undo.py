@@ -92,7 +92,7 @@ def plan(id=None):  # noqa: A002 - the word of the command line
 
 
 def _target(host, id_):
-    """The snapshot to go back to. An undo that was cut off is gone on with, not undone."""
+    """The snapshot to go back to. An undo that was interrupted is gone on with, not undone."""
     found = host.find(id_)
     manifest = host.manifest(found)
     open_ = os.path.exists(host.inside(found, "unfinished"))
@@ -114,7 +114,7 @@ def _version(row):
 
 
 def package_changes(before, after, now):
-    """Compare three readings, {selection name: row}; after may be None (a rescue that was cut off before its first mark).
+    """Compare three readings, {selection name: row}; after may be None (a rescue that was interrupted before its first mark).
 
     Returns {"install", "remove", "purge", "hold", "release", "left"}; see plan. Pure.
     """
@@ -126,7 +126,7 @@ def package_changes(before, after, now):
         if _version(was) != _version(is_):
             _version_change(name, was, _version(is_), mine, result)
         elif _is_new(was) and is_ is not None and is_["state"] == "config-files" and (mine or _version(left)):
-            # an undo that was cut off between removing and this
+            # an undo that was interrupted between removing and this
             result["purge"].append(name)
         _hold_change(name, was, left, is_, after is not None, result)
     return result
@@ -152,8 +152,8 @@ def _version_change(name, was, new, mine, result):
     if not mine:
         what = "%s: %s in the snapshot, %s now" % (name, old or "absent", new or "absent")
         result["left"].append({"what": what, "why": "somebody else changed it since"})
-    elif old is None and why in ("it is a kernel package", "the machine cannot do without it"):
-        result["left"].append({"what": name, "why": "it came since, and %s: it stays" % why})
+    elif old is None and why in ("it is a kernel package", "it is essential to the system"):
+        result["left"].append({"what": name, "why": "it was installed since, and %s: it stays" % why})
     elif old is None:
         result["remove"].append(name)
         if _is_new(was):
@@ -171,7 +171,7 @@ def _hold_change(name, was, left, is_, known, result):
     if known and left_held != holds:
         result["left"].append({"what": "the hold of %s" % name, "why": "somebody else changed it since"})
     elif held and _version(was) is None:
-        why = "the package is not there, and such a hold makes later installations fail"
+        why = "the package is not installed, and such a hold makes later installations fail"
         result["left"].append({"what": "the hold of %s" % name, "why": why})
     elif held:
         result["hold"].append(name)
@@ -191,7 +191,7 @@ def _available(wanted):
                 code,
                 "apt cannot read its sources or lists: %s" % message,
                 because=apt_query.error_lines(result.text),
-                hint="mend apt first: provision diagnose names the cause",
+                hint="repair apt first: provision diagnose names the cause",
             )
         for name, table in apt_query.parse_policy(result.out).items():
             available[name] = {row["version"] for row in table["versions"] if row["where"]}
@@ -206,14 +206,14 @@ def _drop_missing(wanted, available):
         if version not in available.get(name, ()):
             missing[name] = version
     left = [
-        {"what": "%s %s" % pair, "why": "no repository that is configured now has this version any more"}
+        {"what": "%s %s" % pair, "why": "no configured repository still has this version"}
         for pair in sorted(missing.items())
     ]
     if any(driver_names.is_version_locked(name.split(":")[0]) for name in missing):
         stays = [
             name for name in _all(wanted) if driver_names.is_driver_package(name.split(":")[0]) and name not in missing
         ]
-        left += [{"what": name, "why": "it goes together with those that are missing"} for name in stays]
+        left += [{"what": name, "why": "it depends on those that are missing"} for name in stays]
         missing.update(dict.fromkeys(stays))
     wanted["install"] = [item for item in wanted["install"] if item.partition("=")[0] not in missing]
     for key in ("remove", "purge"):
@@ -227,7 +227,7 @@ def _all(wanted):
 
 
 def _marks(host, id_, wanted, before, after, now, native):
-    """auto and manual: what the snapshot says of packages that come back, or came back in an undo that was cut off."""
+    """auto and manual: what the snapshot says of packages that come back, or came back in an undo that was interrupted."""
     then, today = (
         {
             name if arch in ("", "all", native) else "%s:%s" % (name, arch)
@@ -258,7 +258,7 @@ def _ask(wanted, packages):
                 "code": answer["code"],
                 "message": "apt finds no way back: %s" % answer["message"],
                 "because": answer["because"],
-                "hint": "mend what apt names; provision rescue HOST brings the driver forward instead",
+                "hint": "correct what apt names; provision rescue HOST updates the driver instead",
             }
         ]
     asked = [item.partition("=")[0] for item in wanted["install"]]
@@ -315,7 +315,7 @@ def run(id=None, expect=None, check=False, lock_timeout=600, timeout=3600):  # n
         first = found["problems"][0]
         raise AptError(
             first["code"],
-            "refused before anything was touched: " + first["message"],
+            "refused before anything was changed: " + first["message"],
             because=first["because"],
             hint=first["hint"],
             problems=found["problems"],
@@ -343,7 +343,7 @@ def run(id=None, expect=None, check=False, lock_timeout=600, timeout=3600):  # n
 
 
 def _own_snapshot(found):
-    """The snapshot that undoes this undo; one that was cut off has made it already."""
+    """The snapshot that undoes this undo; one that was interrupted has made it already."""
     host = rescue_snapshot.Host()
     newest = host.find()
     if os.path.exists(host.inside(newest, "unfinished")) and host.manifest(newest).get("undo_of") == found["id"]:
@@ -370,8 +370,8 @@ def _packages(found, expect, lock_timeout, timeout, answer):
         )
         answer["warnings"] += result["warnings"]
         for words, rows in (
-            ("%d packages are back", [c for c in result["changes"] if c["action"] != "remove"]),
-            ("%d packages are gone again", [c for c in result["changes"] if c["action"] == "remove"]),
+            ("%d packages are restored", [c for c in result["changes"] if c["action"] != "remove"]),
+            ("%d packages are removed again", [c for c in result["changes"] if c["action"] == "remove"]),
             ("%d are on hold again", result["held"]),
             ("%d are no longer on hold", result["unheld"]),
         ):

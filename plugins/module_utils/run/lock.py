@@ -15,7 +15,7 @@ THE RULE. A lock is stale, and the next run takes it over and says why, when one
    Ansible has no process that could, and takes a lease that is longer than the longest task. The host's clock counts: the one
    that no setting of the time moves, while the host has not rebooted; after a reboot the wall clock, or the time since.
 
-A reboot of the host proves nothing: runs reboot hosts. Nothing else makes a lock stale; --break-lock takes one all the same.
+A reboot of the host proves nothing: runs reboot hosts. Nothing else makes a lock stale; --break-lock takes one anyway.
 dpkg's own lock is another thing: apt.transaction waits for it, and for a transaction that a killed run has left behind.
 
 Standard library only, any Python from 3.8. Used on hosts, and on the controller for rules 1 and 2.
@@ -297,7 +297,7 @@ def _guard(path, check=False):
         yield
         return
     folder = os.path.dirname(path)
-    busy = LockError("host.lock_busy", "another program keeps %s to itself" % folder, hint="fuser -v %s" % folder)
+    busy = LockError("host.lock_busy", "another program has locked %s" % folder, hint="fuser -v %s" % folder)
     try:
         own_state.make_folder(folder)
         with own_state.locked(os.path.join(folder, ".guard"), _GUARD_SECONDS, busy):
@@ -307,7 +307,7 @@ def _guard(path, check=False):
 
 
 def _read(path):
-    """The record, or None without one. What cannot be read as one is somebody's all the same: it is nobody's to take."""
+    """The record, or None without one. What cannot be read as one is somebody's anyway: it is nobody's to take."""
     for place in own_state.places(path):
         try:
             record = own_state.read(place, {"run": _is_name}, _MOST_BYTES)
@@ -363,7 +363,7 @@ def _unusable(path, why):
         "become root (ansible_become: true)"
         if os.geteuid() != 0
         else (
-            "see with df -h %s and mount whether there is room and the file system can be written"
+            "check with df -h %s and mount whether there is space and the file system is writable"
             % os.path.dirname(path)
         )
     )

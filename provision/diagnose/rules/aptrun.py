@@ -43,7 +43,7 @@ def _locked(case: Case) -> Iterator[Found]:
     text = "wait until it has ended; never remove a lock file"
     if stuck:
         text = (
-            f"look what it waits for (ps -fp {first.pid}, /var/log/apt/term.log), let it go on (kill -CONT) or end it "
+            f"see what it waits for (ps -fp {first.pid}, /var/log/apt/term.log), let it continue (kill -CONT) or end it "
             "(kill), then dpkg --configure -a; never remove a lock file"
         )
     yield Found(
@@ -118,10 +118,10 @@ def _boot_full(case: Case) -> Iterator[Found]:
     evidence = [f"/boot: {boot.free >> 20} MiB free of {boot.size >> 20} MiB; an initramfs takes {needed >> 20} MiB"]
     evidence += [f"kernel {kernel.release}{_why(kernels, kernel.release)}" for kernel in kernels.installed] + failed
     leftovers = list(queries.boot(case).boot_leftovers)
-    evidence += [f"{path}: left by a build that was cut off" for path in leftovers]
+    evidence += [f"{path}: left by a build that was interrupted" for path in leftovers]
     repairs = []
     if leftovers:
-        text = "move what a build that was cut off left out of /boot"
+        text = "move what a build that was interrupted left out of /boot"
         repairs.append(Repair(action="boot.room", words=text, args={"packages": [], "files": leftovers}))
     if packages or files:
         repairs.append(

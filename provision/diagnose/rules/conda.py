@@ -35,7 +35,7 @@ def _channels(case: Case) -> Iterator[Found]:
 def _cpu_build(case: Case) -> Iterator[Found]:
     said = verdict(case, conda_checks.cpu_builds)
     level = level_of(said)
-    text = "make the environment anew while the driver works (or with CONDA_OVERRIDE_CUDA), and ask for the CUDA build"
+    text = "rebuild the environment while the driver works (or with CONDA_OVERRIDE_CUDA), and ask for the CUDA build"
     if level:
         yield Found(said.message, said.evidence, _mend(case, text), level=level)
     elif queries.own_gpus(case):
@@ -61,7 +61,7 @@ def _activate(case: Case) -> Iterator[Found]:
         yield Found(
             f"'conda activate' works in interactive shells of {users} only",
             [
-                f"{file}: conda's block stands behind the line that ends the file for other shells"
+                f"{file}: conda's block follows the line that ends the file for other shells"
                 for file in diagnostics.conda_guarded.values()
             ],
             queries.manual(

@@ -52,7 +52,7 @@ def _unreadable(case: Case) -> Iterator[Found]:
             f"{who} cannot start again with {file.path}: line {error.line}, column {error.column}: {error.message}",
             [f"{file.path}, line {error.line}, column {error.column}: {error.message}{runs}", *copies],
             queries.manual(
-                f"{file.path}, line {error.line}: {error.hint or 'mend it there'}; dockerd --validate tells when it is right"
+                f"{file.path}, line {error.line}: {error.hint or 'correct it there'}; dockerd --validate checks it"
             ),
             level="error" if docker.engine or file is not docker.file else "warning",
         )
@@ -86,7 +86,7 @@ def _flag_conflict(case: Case) -> Iterator[Found]:
         yield Found(
             f"docker cannot start again: {both[0].key} is a flag and in {docker.file.path}",
             [f"{flag.place}: {flag.text}{runs}" for flag in both],
-            queries.manual(f"take it out of one of them: {both[0].place}, or {docker.file.path}"),
+            queries.manual(f"remove it from one of them: {both[0].place}, or {docker.file.path}"),
         )
 
 
@@ -274,7 +274,7 @@ def _runtime(case: Case) -> Iterator[Found]:
         yield Found(
             f"{file.path} registers a runtime nvidia whose program is gone",
             (f"{file.path}: runtimes.nvidia", "nvidia-container-runtime: not there"),
-            _mend(case, "install nvidia-container-toolkit-base, or take the runtime out of the file"),
+            _mend(case, "install nvidia-container-toolkit-base, or remove the runtime from the file"),
             level="error" if wants_nvidia else "warning",
         )
     elif said.level == "error" and not docker.snap:
@@ -300,7 +300,7 @@ def _legacy(case: Case) -> Iterator[Found]:
     if rows:
         state = "installed" if any(row.installed for row in rows.values()) else "removed but not purged"
         yield Found(
-            f"{next(iter(rows))} of the old days is {state}: it owns /etc/docker/daemon.json",
+            f"{next(iter(rows))} (obsolete) is {state}: it owns /etc/docker/daemon.json",
             [f"{name} {row.version} (dpkg: {row.status})" for name, row in rows.items()],
             _mend(case, f"copy daemon.json aside, purge {' '.join(rows)}, put the file back"),
             level="warning" if any(row.installed for row in rows.values()) else "note",
@@ -323,7 +323,9 @@ def _toolkit_config(case: Case) -> Iterator[Found]:
         yield Found(
             f"{config} looks for the driver in {found.toolkit.root_gone}, which is not there",
             [f"{config}: [nvidia-container-cli] root = {found.toolkit.root_gone}"],
-            queries.manual(f"take root out of {config}, where the driver is this host's own; running containers go on"),
+            queries.manual(
+                f"remove root from {config}, where the driver is this host's own; running containers are not affected"
+            ),
         )
     elif config and found.toolkit.mode == "cdi" and not found.cdi:
         yield Found(

@@ -17,7 +17,7 @@ from provision.lib.findings import Check
 from provision.parts.cuda import checks as cuda_checks
 from provision.parts.cuda import library_checks
 
-_OWN_LINE = "take these lines out (ld.so.conf.d serves every program, cuda-select one shell)"
+_OWN_LINE = "remove these lines (ld.so.conf.d serves every program, cuda-select one shell)"
 
 
 def exported(case: Case) -> dict[str, ShellLine]:
@@ -188,7 +188,7 @@ def _loader_dead(case: Case) -> Iterator[Found]:
         yield Found(
             library_checks.gone_text(rows),
             [row.place for row in rows],
-            queries.manual(f"take the line out of {rows[0].file} (or install again what it was for), then ldconfig"),
+            queries.manual(f"remove the line from {rows[0].file} (or install again what it was for), then ldconfig"),
         )
 
 
@@ -200,7 +200,7 @@ def _cards_hidden(case: Case) -> Iterator[Found]:
             f"{rows[0].file} line {rows[0].line} hides cards from every program: {rows[0].text}",
             [row.place for row in rows],
             queries.manual(
-                f"take the line out of {rows[0].file}; sessions and services that run keep it until they start anew"
+                f"remove the line from {rows[0].file}; sessions and services that run keep it until they restart"
             ),
         )
 
@@ -272,7 +272,7 @@ def _link(case: Case) -> Iterator[Found]:
     how = (
         "alternative cuda: auto, the next toolkit moves it"
         if group
-        else "not of update-alternatives: whoever installs next moves it"
+        else "not managed by update-alternatives: the next installation moves it"
     )
     yield Found(
         f"/usr/local/cuda {leads}, of {len(several)} toolkits, and the next one that is installed may move it",
@@ -301,7 +301,7 @@ def _lines(case: Case) -> Iterator[Found]:
             f"lines about CUDA in start files are in the way: {counts}",
             lines,
             queries.manual(
-                f"take them out of {', '.join(files[:3])}{' and others' if len(files) > 3 else ''}; "
+                f"remove them from {', '.join(files[:3])}{' and others' if len(files) > 3 else ''}; "
                 "a file in /etc/profile.d serves every login"
             ),
         )
@@ -358,9 +358,7 @@ def _compat(case: Case) -> Iterator[Found]:
     )
     if active and consumer:
         level: Level = "error"
-        message = (
-            f"{active[0].path} takes the place of the driver's libcuda; {consumer[0]} has no forward compatibility"
-        )
+        message = f"{active[0].path} replaces the driver's libcuda; {consumer[0]} has no forward compatibility"
     elif active and version and active[0].version and deb_version.compare(active[0].version, version) < 0:
         level, message = ("warning", f"{active[0].path} is older than the driver and found before its libcuda")
     elif packages and consumer:
@@ -376,7 +374,7 @@ def _compat(case: Case) -> Iterator[Found]:
         message,
         evidence,
         queries.manual(
-            f"apt-get remove {owned[0]}" if owned else "take its folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d"
+            f"apt-get remove {owned[0]}" if owned else "remove its folder from LD_LIBRARY_PATH and /etc/ld.so.conf.d"
         ),
         level=level,
     )
@@ -398,7 +396,7 @@ def _meta(case: Case) -> Iterator[Found]:
     if not metas:
         return
     server = any((parsed := driver_names.parse(name)) and parsed.server for name in queries.installed(case).packages)
-    message = f"{metas[0]} brings a driver of its own along"
+    message = f"{metas[0]} installs its own driver"
     if replaced:
         message = f"{metas[0]} replaced the driver"
     elif server:
@@ -406,7 +404,7 @@ def _meta(case: Case) -> Iterator[Found]:
     yield Found(
         message,
         [f"installed: {', '.join(metas)}", *replaced],
-        queries.manual(f"apt-mark manual the cuda-toolkit-X-Y that is to stay, then apt-get remove {' '.join(metas)}"),
+        queries.manual(f"apt-mark manual the cuda-toolkit-X-Y to keep, then apt-get remove {' '.join(metas)}"),
         # Where the owner keeps the driver by it, it is a way to do so.
         level="warning" if case.driver_managed else "note",
     )

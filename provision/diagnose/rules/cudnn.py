@@ -75,7 +75,7 @@ def _wrong_cuda(case: Case, kind: str, title: str) -> Iterator[Found]:
     evidence += [f"{row.path}: CUDA {row.release or row.version}" for row in case.facts.cuda.toolkits]
     requested = case.expect.cuda.manage
     repair = (
-        queries.apply(f"take the build of {title} for the toolkits that are here", "cuda")
+        queries.apply(f"take the build of {title} for the installed toolkits", "cuda")
         if requested
         else queries.manual(
             f"install the build of {title} whose +cudaX.Y suffix is of the toolkit's major, headers and library, and hold both"
@@ -152,7 +152,7 @@ def _files(case: Case, kind: str, title: str) -> Iterator[Found]:
         yield Found(
             f"programs are compiled for {title} {header.version} and find {library.version}",
             evidence,
-            queries.manual(f"of {header.path} and {library.path} one has to go: keep what a package owns"),
+            queries.manual(f"of {header.path} and {library.path} remove one: keep the file that a package owns"),
             level="warning",
         )
         return
@@ -162,7 +162,7 @@ def _files(case: Case, kind: str, title: str) -> Iterator[Found]:
     # The finding of what is shadowed says more.
     if copies and rows and not any(True for _ in shadowing(case, cudnn=kind == "cudnn")):
         yield Found(
-            f"a second {title} that no package owns lies beside {rows[0][0]}: {copies[0].version} in {copies[0].path}",
+            f"a second {title} that no package owns is beside {rows[0][0]}: {copies[0].version} in {copies[0].path}",
             [*(f"{name} {version}" for name, _, version in rows), *(f"{row.path}: {row.version}" for row in copies)],
             queries.manual(f"remove the files that no package owns ({copies[0].path}, …), then ldconfig"),
             level="warning",

@@ -130,7 +130,7 @@ def _stale_conf(case: Case) -> Iterator[Found]:
         [f'{device.file}, line {device.line}: Driver "{device.driver}": {why}' for device, why in rows] + errors[:3],
         Repair(
             action="file.aside",
-            words=f"put {', '.join(files)} aside: X finds the cards by itself",
+            words=f"put {', '.join(files)} aside: X finds the cards automatically",
             args={"paths": files},
         ),
         level="error" if errors else None,

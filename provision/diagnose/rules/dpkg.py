@@ -13,7 +13,7 @@ from provision.diagnose.rule import Case, Found, rule
 from provision.facts.diagnostics import Transaction, Unfinished
 
 CONFIGURE = Repair(
-    action="dpkg.configure", words="finish what dpkg was cut off at (dpkg --configure -a, then apt --fix-broken)"
+    action="dpkg.configure", words="finish the interrupted dpkg run (dpkg --configure -a, then apt --fix-broken)"
 )
 # Whose loss takes away a network card, a boot or every container.
 _VITAL = re.compile(
@@ -28,7 +28,7 @@ def _unfinished(case: Case) -> Iterator[Found]:
         return
     evidence = [line for row in diagnostics.unfinished for line in _evidence(row)]
     evidence += [f"{path}: dpkg's journal, not merged" for path in diagnostics.journal[:4]]
-    evidence += [f"apt was cut off: {row.title}" for row in diagnostics.transactions[-1:] if row.end is None]
+    evidence += [f"apt was interrupted: {row.title}" for row in diagnostics.transactions[-1:] if row.end is None]
     count = len(diagnostics.unfinished)
     names = ", ".join(row.name for row in diagnostics.unfinished[:3])
     if not count:
@@ -72,7 +72,7 @@ def _change(case: Case) -> Iterator[Found]:
     since = f", begun {change.started}" if change.started else ""
     parts = [part for part, has in _PARTS.items() if any(has(name) for name in (*wanted, *change.remove))]
     yield Found(
-        f"a change of packages by gpu-provision{since}, did not come to its end",
+        f"a change of packages by gpu-provision{since}, did not finish",
         [*evidence, *([f"its log: {change.log}"] if change.log else [])],
         queries.apply("finish it: install, remove and hold what it named", *parts),
         level=None if "driver" not in parts or case.driver_managed else "warning",

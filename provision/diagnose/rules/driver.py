@@ -121,7 +121,7 @@ def _module_in_use(case: Case) -> Iterator[Found]:
     yield Found(
         f"the modules cannot be unloaded now: {who}",
         users + counts,
-        queries.reboot("wait for the work to end, or reboot with the users' consent; jobs are never ended for it"),
+        queries.reboot("wait for the work to end, or reboot with the users' consent; rescue never ends jobs"),
     )
 
 
@@ -142,7 +142,7 @@ def _mixed(case: Case) -> Iterator[Found]:
     evidence += queries.library_text(case)
     held = sum(case.facts.packages[name].held for name in locked if name in case.facts.packages)
     if held and held < len(locked):
-        evidence.append(f"{held} of {len(locked)} of these packages are held, so that the others moved alone")
+        evidence.append(f"{held} of {len(locked)} of these packages are held, so only the others were updated")
     evidence += moved_text(case)
     listed = ", ".join(sorted(versions | libraries))
     yield Found(
@@ -159,7 +159,7 @@ def _libraries_differ(case: Case) -> Iterator[Found]:
         yield Found(
             strays_text(strays),
             queries.library_text(case),
-            queries.manual("take that file away, or its folder out of /etc/ld.so.conf.d, and run ldconfig"),
+            queries.manual("remove that file, or its folder from /etc/ld.so.conf.d, and run ldconfig"),
         )
     if queries.in_container(case) or _has_two_installers(case):
         return
@@ -238,7 +238,7 @@ def _two_installers(case: Case) -> Iterator[Found]:
         text = "remove every trace of the driver by exact names: there is no uninstaller"
         removal = Repair(action="purge", words=text)
     yield Found(
-        "a driver from outside apt and apt's packages lie over each other"
+        "a driver from outside apt and apt's packages overwrite each other"
         + (f": {', '.join(sorted(versions))}" if len(versions) > 1 else ""),
         evidence,
         removal,
@@ -419,7 +419,7 @@ def _blacklisted(case: Case) -> Iterator[Found]:
         yield Found(
             "nvidia_drm is kept out, and this host has a desktop",
             kept,
-            queries.manual("nothing, where the desktop draws on another card; otherwise take the line out"),
+            queries.manual("nothing, if the desktop uses another card; otherwise remove the line"),
             level="note",
         )
     if not rows or not queries.own_gpus(case) or not queries.has_driver(case) or queries.in_container(case):
@@ -442,9 +442,9 @@ def _blacklisted(case: Case) -> Iterator[Found]:
             ),
         ]
     elif files:
-        repairs = [queries.manual(f"take the lines out of {', '.join(files)}, then update-initramfs -u -k all")]
+        repairs = [queries.manual(f"remove the lines from {', '.join(files)}, then update-initramfs -u -k all")]
     else:
-        text = "take the block off the kernel's command line (/etc/default/grub), update-grub, reboot"
+        text = "remove the block from the kernel's command line (/etc/default/grub), update-grub, reboot"
         repairs = [queries.manual(text)]
     loaded = case.facts.module.loaded is not None
     yield Found(
@@ -478,7 +478,7 @@ def _parameters(case: Case) -> Iterator[Found]:
     yield Found(
         "the nvidia module is given a parameter that it does not know",
         lines + options,
-        queries.manual(f"take the parameter out of {', '.join(files) or 'modprobe.d'}"),
+        queries.manual(f"remove the parameter from {', '.join(files) or 'modprobe.d'}"),
         level="error" if refused else None,
     )
 
@@ -490,7 +490,7 @@ _SERVICES = {
     "nvidia-dcgm": "DCGM measures nothing",
     "dcgm": "DCGM measures nothing",
     "nvidia-powerd": "Dynamic Boost of a laptop is off",
-    "nvidia-persistenced": "every first program initialises the cards anew",
+    "nvidia-persistenced": "every first program initialises the cards again",
     **dict.fromkeys(("nvidia-suspend", "nvidia-resume", "nvidia-hibernate"), "video memory is not kept over a suspend"),
 }
 
@@ -617,7 +617,7 @@ def _cron_persistence(case: Case) -> Iterator[Found]:
     yield Found(
         "persistence mode is switched on the old way, by nvidia-smi -pm from cron",
         rows + log,
-        queries.apply("let nvidia-persistenced keep it on; then take your own line out of the crontab"),
+        queries.apply("let nvidia-persistenced keep it on; then remove your own line from the crontab"),
     )
 
 
@@ -643,7 +643,7 @@ def _persistence_off(case: Case) -> Iterator[Found]:
     if options and "--no-persistence-mode" in options:
         evidence.append("its unit starts it with --no-persistence-mode")
     yield Found(
-        f"persistence is off on {queries.counted(off, 'GPU')} and no desktop keeps the driver up: first calls start the cards anew",
+        f"persistence is off on {queries.counted(off, 'GPU')} and no desktop keeps the driver loaded: each first call is slow",
         evidence,
         queries.apply("switch persistence on, through nvidia-persistenced"),
     )

@@ -73,7 +73,7 @@ def _version(case: Case) -> Iterator[Found]:
     else:
         repair = queries.manual(f"install fabric manager {driver}: the driver itself is not from apt")
     yield Found(
-        f"fabric manager is {version}, the driver is {driver}: they must be equal to the last digit", evidence, repair
+        f"fabric manager is {version}, the driver is {driver}: the versions must be identical", evidence, repair
     )
 
 

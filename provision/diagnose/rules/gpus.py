@@ -75,7 +75,7 @@ def _no_common_driver(case: Case) -> Iterator[Found]:
     yield Found(
         "no driver drives all cards of this host: they disagree about branch or kernel modules",
         list(dict.fromkeys(rows)) + _evidence(case),
-        queries.manual("take one kind of card out, or hand it to a virtual machine (vfio-pci) with its own driver"),
+        queries.manual("remove one kind of card, or hand it to a virtual machine (vfio-pci) with its own driver"),
     )
 
 
@@ -237,7 +237,7 @@ def _fell_off(case: Case) -> Iterator[Found]:
     yield Found(
         message,
         lines[:4] + _evidence(case) + [f"on the bus: {', '.join(gpu.slot for gpu in case.facts.gpus) or 'no card'}"],
-        *_power_cycle(case, "look at seating, power and heat; a card that does it again needs replacing"),
+        *_power_cycle(case, "check seating, power and heat; replace a card that does it again"),
         level=level,  # type: ignore[arg-type]
         cards=[*(gpu.slot for gpu in gone), *(f"0000:{slot}" for slot in left)],
     )
@@ -257,13 +257,13 @@ def _missing_card(case: Case) -> Iterator[Found]:
             f"{len(facts.gpus)} of {number} GPUs are on the PCI bus",
             [f"on the bus: {queries.title(case, gpu)}" for gpu in facts.gpus]
             or ["the bus shows no device 10de of class 03"],
-            queries.hardware(case, "power-cycle; look at seating, power and the BIOS (lspci -d 10de:)"),
+            queries.hardware(case, "power-cycle; check seating, power and the BIOS (lspci -d 10de:)"),
         )
     elif driver_sees:
         yield Found(
             f"the driver knows a card that is not on the bus any more: {', '.join(driver_sees)}",
             [f"/proc/driver/nvidia/gpus/{slot}" for slot in driver_sees] + _evidence(case),
-            queries.hardware(case, "power-cycle; look at seating and power"),
+            queries.hardware(case, "power-cycle; check seating and power"),
             cards=driver_sees,
         )
     elif (
@@ -314,7 +314,9 @@ def _init_failed(case: Case) -> Iterator[Found]:
         )
     text = "in the BIOS switch 'Above 4G Decoding' and 'Resizable BAR' on; then power-cycle, reseat, and try the card elsewhere"
     if not bars:
-        text = "power-cycle; look at power, seating, the BIOS ('Above 4G Decoding', 'Resizable BAR'), and at a newer driver"
+        text = (
+            "power-cycle; check power, seating, the BIOS ('Above 4G Decoding', 'Resizable BAR'), and try a newer driver"
+        )
     yield Found(
         f"{queries.counted(ill, 'card') if ill else 'a card'} cannot be initialised by the driver",
         evidence,
@@ -338,9 +340,7 @@ def _passthrough(case: Case) -> Iterator[Found]:
     evidence += why or [
         "nothing in modprobe.d, modules-load.d or on the command line asks for it: a hypervisor's manager bound it"
     ]
-    use = queries.manual(
-        "if this host is to use them: take the vfio-pci lines away, update-initramfs -u -k all, reboot"
-    )
+    use = queries.manual("if this host should use them: remove the vfio-pci lines, update-initramfs -u -k all, reboot")
     yield Found(
         f"{queries.counted(given_away, 'GPU')} of {len(case.facts.gpus)} "
         + ("is" if len(given_away) == 1 else "are")
@@ -419,7 +419,7 @@ def _recovery(case: Case, rows: Sequence[xid.Row]) -> list[Repair]:
     return _of_card(case, row.action, row.repair, list(dict.fromkeys(one.bus_id for one in rows)))
 
 
-_HARDWARE = "hardware: provision dossier HOST writes what the maker or the seller asks for"
+_HARDWARE = "hardware: provision dossier HOST writes the report for the vendor"
 _RESETS = ("RESET_GPU", "DRAIN_AND_RESET")
 _REBOOTS = ("RESTART_BM", "RESTART_VM")
 
@@ -502,6 +502,6 @@ def _nodes_closed(case: Case) -> Iterator[Found]:
     yield Found(
         f"only root can open the cards: {queries.some(list(closed), 3)}",
         [*(f"{node}: mode {mode}" for node, mode in closed.items()), *(row.place for row in rows)],
-        queries.manual(f"take out {where}, or give the nodes to a group (NVreg_DeviceFileGID, mode 0660); then reboot"),
+        queries.manual(f"remove {where}, or give the nodes to a group (NVreg_DeviceFileGID, mode 0660); then reboot"),
         level="warning",
     )

@@ -454,7 +454,7 @@ def _clamp(case: Case) -> Iterator[Found]:
     evidence.append(f"{meta}, which would move them: not installed")
     text = f"install {meta}, and move module packages, kernel and driver in one transaction"
     if old:
-        text += f"; {', '.join(old)} are for kernels that neither run nor boot next and may go"
+        text += f"; {', '.join(old)} are for kernels that neither run nor boot next and can be removed"
     yield Found(
         f"{queries.counted(rows, 'prebuilt module package')} without a metapackage: updates move the kernel and leave the driver",
         evidence,

@@ -18,7 +18,7 @@ from provision.parts import addresses
 _WRONG = {
     "absent": "is not there",
     "empty": "is empty",
-    "damaged": "holds no key (an error page, or a download that was cut off)",
+    "damaged": "holds no key (an error page, or a download that was interrupted)",
     "form": "has the other form than its name says: apt ignores it",
     "hidden": "may not be read by apt's own user (_apt)",
 }
@@ -140,7 +140,7 @@ def _missing(case: Case) -> Iterator[Found]:
                 f"{ring.path}: {', '.join(_named(catalog)(key[-16:]) for key in ring.primaries) or 'no key'}"
             )
         old = [catalog[ident] for ident in have if ident in catalog and catalog[ident].retired]
-        rotated = f"; the key that is there was retired on {old[0].retired}" if old else ""
+        rotated = f"; the installed key was retired on {old[0].retired}" if old else ""
         yield Found(
             f"apt has no key {wanted[0]} for {trust.row.uri}{rotated}", evidence, _key_repair(case, trust, wanted)
         )
@@ -186,7 +186,7 @@ def _legacy(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{ring.path} trusts NVIDIA's key for every repository",
                 (f"{ring.path}: {ids}",),
-                queries.manual("give the source a Signed-By of its own, then take the key out of that file"),
+                queries.manual("give the source a Signed-By of its own, then remove the key from that file"),
             )
 
 

@@ -46,9 +46,7 @@ def _hardware(case: Case) -> Iterator[Found]:
         yield Found(
             "processor or memory report errors that were not corrected",
             lines[-8:],
-            queries.hardware(
-                case, "look into the BMC's event log (ipmitool sel list): it names the module; replace it"
-            ),
+            queries.hardware(case, "check the BMC's event log (ipmitool sel list): it names the module; replace it"),
         )
     elif found:
         yield Found("processor or memory report errors that were corrected", found[-8:], level="note")
@@ -73,7 +71,7 @@ def _memory(case: Case) -> Iterator[Found]:
     if lines:
         names: Mapping[str, None] = dict.fromkeys(re.findall(r"\(([^)]{1,40})\)", " ".join(lines)))
         yield Found(
-            f"the kernel ended programs for want of memory: {', '.join(list(names)[:5]) or 'the log names none'}",
+            f"the kernel ended programs because memory ran out: {', '.join(list(names)[:5]) or 'the log names none'}",
             lines[-8:],
         )
 
@@ -89,7 +87,7 @@ def _nccl(case: Case) -> Iterator[Found]:
 def _clock(case: Case) -> Iterator[Found]:
     if queries.boot(case).clock_synchronised is False and not case.facts.host.container and not case.facts.host.world:
         yield Found(
-            "nobody keeps the clock of this host right",
+            "nothing keeps the clock of this host synchronised",
             ["adjtimex: the clock is not synchronised"],
             queries.manual(
                 "timedatectl set-ntp true, or chrony; timedatectl timesync-status says whether servers answer"

@@ -21,7 +21,7 @@ def _lost(case: Case) -> Iterator[Found]:
         f"GPU {gpu.index} {gpu.name}: MIG is enabled, /proc/driver/nvidia/capabilities shows no GPU instance"
         for gpu in empty
     ]
-    evidence += [f"{path}: a layout is wanted" for path in diagnostics.mig_layout] or [
+    evidence += [f"{path}: a layout is configured" for path in diagnostics.mig_layout] or [
         "no file of nvidia-mig-manager: no layout is kept here"
     ]
     manager = "nvidia-mig-manager.service" in (diagnostics.failed_units or ())

@@ -110,7 +110,7 @@ def _pinned_away(case: Case) -> Iterator[Found]:
             f"{where} hides what is asked for: {queries.some(names, 3)}",
             [f"{where}: Package: {pin.package}, Pin: {pin.pin}, Pin-Priority: {pin.priority}"]
             + [f"{name}: never installed, for its priority is below 0" for name in names],
-            queries.manual(f"take the stanza out of {where}, or limit its Package line, then apt-get update"),
+            queries.manual(f"remove the stanza from {where}, or limit its Package line, then apt-get update"),
         )
 
 
@@ -160,7 +160,7 @@ def _phased(case: Case) -> Iterator[Found]:
             rows.append(listed)
     if rows:
         yield Found(
-            f"{rows[0].name} {rows[0].version} is handed out to {rows[0].phased} % of hosts so far: equal hosts will differ",
+            f"{rows[0].name} {rows[0].version} is rolled out to {rows[0].phased} % of hosts so far: identical hosts will differ",
             [
                 f"{listed.name}: {case.facts.packages[listed.name].version} is installed, {listed.version} is at {listed.phased} %"
                 for listed in rows

@@ -40,7 +40,7 @@ def _layers(case: Case) -> Iterator[Found]:
     ]
     by_hand = "set gpu_proxy_http and gpu_proxy_https in the inventory, or the proxy in that layer's own file"
     repair = (
-        queries.apply("hand the inventory's proxy to every layer", "driver")
+        queries.apply("configure the inventory's proxy in every layer", "driver")
         if _settled(case)
         else queries.manual(by_hand)
     )
@@ -102,7 +102,7 @@ def _docker(case: Case) -> Iterator[Found]:
     others += [f"{file}: apt, https through {value}" for value, file in _apt(case, "https")]
     if others:
         yield Found(
-            "dockerd has no proxy, and this host goes out through one",
+            "dockerd has no proxy, and this host uses one",
             [*others, "/etc/systemd/system/docker.service.d: no proxy"],
             queries.apply("write dockerd's drop-in", "containers")
             if _settled(case)

@@ -34,6 +34,6 @@ def _pending(case: Case) -> Iterator[Found]:
     yield Found(
         f"{what} waits for a reboot" + (", and the GPUs are in use" if facts.gpu_users else ""),
         evidence,
-        queries.reboot("reboot when nobody works on the machine; nothing else is to be done"),
+        queries.reboot("reboot when nobody uses the machine; nothing else is needed"),
         reboot=True,
     )

@@ -55,7 +55,7 @@ def _signed_by_conflict(case: Case) -> Iterator[Found]:
     fixed = [row for row in rows if row not in loose]
     repairs: list[Repair] = []
     if loose:
-        repairs.append(_drop(f"take out {_named(loose)}: the repository is configured twice", loose))
+        repairs.append(_drop(f"remove {_named(loose)}: the repository is configured twice", loose))
     for row in fixed:
         repairs.append(queries.manual(f"write the same Signed-By into {addresses.place(row)} as its other entry has"))
     yield Found(
@@ -90,7 +90,9 @@ def _malformed(case: Case) -> Iterator[Found]:
         paths = list(dict.fromkeys(aside))
         repairs.append(Repair(action="file.aside", words=f"move {', '.join(paths)} aside", args={"paths": paths}))
     yield Found(
-        f"apt cannot read its files: {said[0]}", said, *(tuple(repairs) or (queries.manual("mend the file by hand"),))
+        f"apt cannot read its files: {said[0]}",
+        said,
+        *(tuple(repairs) or (queries.manual("correct the file by hand"),)),
     )
 
 
@@ -109,7 +111,7 @@ def _twice(case: Case) -> Iterator[Found]:
         yield Found(
             f"one repository is configured {len(rows)} times: {_named(rows)}",
             [repositories.shown(row) for row in rows],
-            _drop(f"take out {_named(others)}", others),
+            _drop(f"remove {_named(others)}", others),
             level="warning" if nvidia else "note",
         )
 
@@ -162,7 +164,7 @@ def _dead(case: Case) -> Iterator[Found]:
             )
         )
     if drop:
-        repairs.append(_drop(f"take out {_named(drop)}", drop))
+        repairs.append(_drop(f"remove {_named(drop)}", drop))
     if repairs:
         reported = _named([row for row, _ in rewrite] + drop)
         yield Found(f"{reported}: the repository is gone from there", evidence, *repairs)
@@ -190,7 +192,7 @@ def _no_such_release(case: Case) -> Iterator[Found]:
             yield Found(
                 f"NVIDIA has no repository {release}",
                 (f"{addresses.place(row)}: {uri}", f"this host: {host.pretty or host.id + ' ' + host.version_id}"),
-                _drop(f"take out {addresses.place(row)}", [row]),
+                _drop(f"remove {addresses.place(row)}", [row]),
                 queries.manual("take the repository of the long-term release that this system is made from"),
             )
     # Derived and interim releases: what is made of their names does not exist.
@@ -214,10 +216,10 @@ def _right_address(case: Case, row: Source, uri: str) -> list[Repair]:
         if other.enabled and other is not row and any(addresses.name_of(one) == name for one in other.uris) and name
     ]
     healthy = [o for o in others if not any(addresses.impossible(o, one, case.facts.host.arch) for one in o.uris)]
-    drop = _drop(f"take out {addresses.place(row)}", [row])
+    drop = _drop(f"remove {addresses.place(row)}", [row])
     if healthy or right is None or name != "cuda" or row.suites != ["/"]:
         more = f": {_named(healthy)} has the repository" if healthy else ""
-        return [_drop(f"take out {addresses.place(row)}{more}", [row])]
+        return [_drop(f"remove {addresses.place(row)}{more}", [row])]
     to = right.url
     rewrite = {**repositories.entry(row), "uri": uri, "to": to}
     words = f"lead {addresses.place(row)} to {to}"
@@ -246,7 +248,7 @@ def _other_release(case: Case) -> Iterator[Found]:
                 message = f"NVIDIA's repository is that of {release}, this is {host.version_id}"
                 if right:
                     beside = [repositories.shown(other) for other in right]
-                    text = f"take out {addresses.place(row)}: {_named(right)} has the repository of {host.version_id}"
+                    text = f"remove {addresses.place(row)}: {_named(right)} has the repository of {host.version_id}"
                     yield Found(message, [repositories.shown(row), *beside], _drop(text, [row]))
                     continue
                 yield Found(
@@ -284,7 +286,7 @@ def _contradicts(case: Case) -> Iterator[Found]:
         evidence,
         Repair(
             action="lists.clean",
-            words="throw the downloaded lists away and fetch them anew, later again where a mirror is not done",
+            words="delete the downloaded lists and fetch them again, later if a mirror is being updated",
         ),
         level="error" if broken else "warning",
     )

@@ -13,7 +13,7 @@ _TOLD = {
     "jetson": "this is a Jetson: GPU, kernel and driver come with JetPack (L4T), and no driver of a server belongs here",
     "off": "the NVIDIA card of this machine is switched off: it runs on its other graphics",
     "operator": "the driver is in a container of NVIDIA's GPU operator, which loads and updates it",
-    "container": "this is a container: kernel, module and cards are those of its machine, which has to be asked about them",
+    "container": "this is a container: kernel, module and cards belong to its machine: diagnose that machine",
     "vgpu": "this is the guest of a vGPU: its driver is of the vGPU software and goes with the host's, and it needs a licence",
 }
 

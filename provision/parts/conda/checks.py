@@ -1,6 +1,6 @@
 """The checks of conda, by facts alone: installations, environments, builds without CUDA, links, channels.
 
-Without anything asked for (``expect.conda``) what is there is looked at all the same, and nothing is held against it that
+Without anything asked for (``expect.conda``) what is there is looked at anyway, and nothing is held against it that
 its owner may have meant.
 """
 
@@ -31,7 +31,7 @@ def prefixes(facts: Facts, expect: Expect) -> Check:
         elif prefix.state == "partial":
             bad.append(f"{path}: only part of it is there")
     if bad:
-        hint = "provision plan shows what is to be done; a part that is not ours needs miniconda_repair: true"
+        hint = "provision plan shows the changes; a partial conda of somebody else needs miniconda_repair: true"
         return failed(f"not as asked for: {'; '.join(bad)}", evidence, hint)
     broken = [prefix.path for prefix in found.values() if prefix.state == "partial"]
     if broken:
@@ -65,13 +65,13 @@ def environments(facts: Facts, expect: Expect) -> Check:
         else:
             bad += [f"{item.name}: {problem}" for problem in _differs(item, env)]
     if bad:
-        hint = "provision plan shows what is to be done; what differs is made anew only with miniconda_rebuild: true"
+        hint = "provision plan shows the changes; what differs is rebuilt only with miniconda_rebuild: true"
         return failed(f"not as asked for: {'; '.join(bad)}", bad + evidence, hint)
     return passed(f"{_count(len(want.environments), 'environment')} as asked for", evidence)
 
 
 def _differs(item: EnvironmentExpect, env: CondaEnvironment) -> list[str]:
-    """What of an environment is other than asked for, as far as names tell."""
+    """What of an environment differs from the request, as far as names tell."""
     problems = []
     for name, version in sorted(item.frameworks.items()):
         there = framework(env, name)
@@ -142,7 +142,7 @@ def cudart_links(facts: Facts, expect: Expect) -> Check:
     if not bad and not others:
         return passed("no link leads to another version than its name says")
     hint = (
-        "take such links away, and install the version that the program asks for: a library under another's name "
+        "remove such links, and install the version that the program asks for: a library under another's name "
         "is loaded and then fails at a symbol, or gives wrong results"
     )
     say = failed if bad else warned
@@ -152,7 +152,7 @@ def cudart_links(facts: Facts, expect: Expect) -> Check:
 
 @check("conda.channels")
 def channels(facts: Facts, expect: Expect) -> Check:
-    """Packages come from where they are meant to come from, and no terms stand in the way of it."""
+    """Packages come from where they are meant to come from, and no terms need acceptance of it."""
     found = {prefix.path: prefix for prefix in facts.conda.prefixes if prefix.state == "whole"}
     if not found:
         return skipped("no conda")
@@ -176,7 +176,7 @@ def channels(facts: Facts, expect: Expect) -> Check:
             "or accept them (miniconda_accept_tos: true)"
         )
         return warned("conda asks for Anaconda's terms and fails where nobody can answer", asks + evidence, hint)
-    return passed("no terms stand in the way", evidence)
+    return passed("no terms need acceptance", evidence)
 
 
 def _list(names: Iterable[str] | None) -> str:

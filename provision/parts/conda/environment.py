@@ -91,7 +91,7 @@ class EnvironmentJudge(Frameworks):
                     "conda.package_invalid",
                     f"{key_}: {bad[0]!r} is not one",
                     ["options and other commands are not taken, only what is to be there"],
-                    f"take {bad[0]!r} out of {key_}",
+                    f"remove {bad[0]!r} from {key_}",
                 )
         for item in env.packages + env.pip:
             name = re.split(r"[^a-z0-9-]", item.strip().lower().rpartition("::")[2])[0]
@@ -142,7 +142,7 @@ class EnvironmentJudge(Frameworks):
             self.reason(f"CUDA {exact} of conda", f"the package {conda.legacy.package}: libraries without nvcc")
         else:
             self._conda += [f"{conda.version_pin.package}={cuda}", f"cuda-toolkit={exact}"]
-            self.reason(f"CUDA {exact} of conda", "compiler and libraries of conda-forge, all held to one version")
+            self.reason(f"CUDA {exact} of conda", "compiler and libraries of conda-forge, all at one version")
 
     def _cudnn(self) -> None:
         text = self.env.cudnn
@@ -325,7 +325,7 @@ class EnvironmentJudge(Frameworks):
                 "conda.file_unreadable",
                 f"{env.file} cannot be read",
                 [env.unreadable or "it was not read"],
-                "paths are those of the controller, relative ones lie beside the inventory",
+                "paths are those of the controller, relative ones begin at the inventory's folder",
             )
             return
         found = read_file(env.content)

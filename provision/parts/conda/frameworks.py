@@ -131,7 +131,7 @@ class Frameworks:
                 "conda.contradiction",
                 f"torch {self.env.torch} and cuda {cuda} contradict each other",
                 [f"+{local} is the build for CUDA {_of_tag(local)}"],
-                "leave cuda out, or take it off the version of torch",
+                "leave cuda out, or remove it from the version of torch",
             )
         return local or asked
 

@@ -146,7 +146,7 @@ def _pairs(one: Mapping[str, str], other: Mapping[str, str]) -> list[tuple[str, 
 
 
 def _difference(code: str, what: str, expected: str, found: str) -> Difference:
-    hint = "provision lock --update --only conda takes it over; remove the environment and apply to make it anew"
+    hint = "provision lock --update --only conda accepts it; remove the environment and apply to rebuild it"
     return Difference(f"conda.{code}", what, expected, found, hint)
 
 

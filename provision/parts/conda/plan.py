@@ -147,7 +147,7 @@ def _prefix_step(prefix: PrefixTarget) -> Step:
         details += [f"conda init for {user}" for user in prefix.shell_init]
     because = "; ".join(prefix.because) or {
         "update": "miniconda_update is true and it is older",
-        "configure": "what lies around it is other than asked for",
+        "configure": "its settings differ from the request",
     }.get(prefix.action, "")
     value = f"{name} in {prefix.path}" + (f", channels {', '.join(prefix.channels)}" if prefix.condarc else "")
     return Step(
@@ -167,7 +167,7 @@ def _environment_step(env: EnvironmentTarget) -> Step:
     title = {
         "create": f"make environment {name}",
         "finish": f"finish environment {name}",
-        "rebuild": f"make environment {name} anew",
+        "rebuild": f"rebuild environment {name}",
         "configure": f"make lib64 in environment {name}",
     }[env.action]
     details: list[str] = []

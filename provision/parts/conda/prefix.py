@@ -79,7 +79,7 @@ class PrefixJudge:
                 "conda.prefix_missing",
                 f"there is no conda in {self.path}",
                 [f"an environment names it as its prefix; it is {state}"],
-                "take the key prefix out, and the environment is made in miniconda_prefix",
+                "remove the key prefix, and the environment is made in miniconda_prefix",
             )
             return None
         action = self._action(state)
@@ -104,7 +104,7 @@ class PrefixJudge:
                 self.out.block(
                     "conda.unverified",
                     f"the installer comes over http, and nothing verifies it: {url}",
-                    ["it is run, so whoever is on the way there could run code on this host"],
+                    ["it is executed, so an attacker on the network could run code on this host"],
                     "miniconda_installer_sha256, an exact miniconda_version, or an address with https://",
                 )
                 return None
@@ -160,12 +160,12 @@ class PrefixJudge:
             self.out.block(
                 "conda.prefix_foreign",
                 f"{self.path} holds something else than conda",
-                ["it is not ours to move or remove"],
+                ["gpu-provision does not move or remove it"],
                 "another miniconda_prefix, or move that folder away",
             )
             return None
         if state == "partial" and found and found.unfinished:
-            self.because.append("an installation of ours was cut off")
+            self.because.append("an installation by gpu-provision was interrupted")
             return "install"
         if state == "partial":
             missing = found.missing if found else []
@@ -219,8 +219,8 @@ class PrefixJudge:
                 self.out.block(
                     "conda.shell_init_other",
                     f"{user}'s .bashrc starts another conda: {other or 'unknown'}",
-                    ["two of them in one shell are one too many"],
-                    f"take {user} out of miniconda_shell_init, or let {user} run conda init --reverse first",
+                    ["a shell can use only one of them"],
+                    f"remove {user} from miniconda_shell_init, or let {user} run conda init --reverse first",
                 )
         return tuple(mine)
 
@@ -261,7 +261,7 @@ class PrefixJudge:
         profile: bool,
         init: Sequence[str],
     ) -> list[str]:
-        """What around a whole installation is other than asked for, as details of a step."""
+        """What around a whole installation differs from the request, as details of a step."""
         found = []
         record = existing.record or {}
         file = f"{self.path}/.condarc"
@@ -342,7 +342,7 @@ def _of_catalog(config: CondaConfig, catalog: Catalog, machine: str) -> CondaIns
         newest = getattr(catalog.conda, config.distribution).newest
         return moving or Issue(
             code="conda.no_moving_installer",
-            message=f"where {name}'s installer of the day lies is not known",
+            message=f"the address of {name}'s latest installer is not known",
             hint=f'miniconda_version: "{newest}", or its URL in miniconda_installer_url',
         )
     every = conda_installers(catalog, config.distribution, machine)
@@ -429,6 +429,8 @@ def terms_issue(what: str, channels: Sequence[str]) -> Issue:
     return Issue(
         code="conda.terms_not_accepted",
         message=f"{what} takes packages from {' and '.join(channels)}",
-        because=["Anaconda's terms of service are not accepted for this host, and are never accepted in silence"],
+        because=[
+            "Anaconda's terms of service are not accepted for this host, and gpu-provision never accepts them automatically"
+        ],
         hint="conda-forge in its place; or miniconda_accept_tos: true, when you do accept them",
     )

@@ -149,7 +149,7 @@ def _uses(
     if not found["cards"]:
         return (
             "not_run",
-            f"{label} for CUDA {found['cuda']} sees {found['count']} cards, not run: they are left alone",
+            f"{label} for CUDA {found['cuda']} sees {found['count']} cards, not run: none of them is free",
             None,
         )
     return "pass", f"{label} for CUDA {found['cuda']}, right on {len(found['cards'])} of {found['count']}", None
@@ -170,7 +170,7 @@ def _framework(found: Row, bounds: Bounds) -> Verdict:
     if "odd" in found:
         return no_answer(path, found["odd"])
     if found.get("missing"):
-        return "fail", f"{path} cannot be started", [], "name an interpreter that is there", {}
+        return "fail", f"{path} cannot be started", [], "name an existing interpreter", {}
     if "find" in found:
         find = outcome_of(found["find"])
         sentence, hint = prove_errors.ending(find, path)

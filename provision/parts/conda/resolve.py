@@ -174,7 +174,7 @@ class _Resolver:
             elif not _NAME.fullmatch(env.name):
                 self.out.block(
                     "conda.name_invalid",
-                    f"environment {env.name!r}: no name for an environment",
+                    f"environment {env.name!r}: not a valid name for an environment",
                     ["letters, digits, and _ . + - inside"],
                     f"name it {_named(env.name)}",
                 )
@@ -200,7 +200,7 @@ class _Resolver:
                     "conda.user_unknown",
                     f"there is no user {user} on this host",
                     [f"named in {variable}"],
-                    f"make the user first, or take {user} out of {variable}",
+                    f"create the user first, or remove {user} from {variable}",
                 )
 
     def _address(self, variable: str, secret: bool, unverified: str | Literal[False]) -> None:
@@ -209,13 +209,13 @@ class _Resolver:
                 "conda.url_secret",
                 f"{variable} holds a password or token",
                 ["it would be in plans, logs and argv"],
-                "take it out; a .netrc of the owner on the host is read by conda and pip, and git goes over ssh with a deploy key",
+                "remove it; a .netrc of the owner on the host is read by conda and pip, and git goes over ssh with a deploy key",
             )
         elif unverified and not self.config.allow_http:
             self.out.block(
                 "conda.unverified",
                 f"{variable}: nothing verifies what comes from {unverified}",
-                ["whoever is on the way there could put in code, which this host would run"],
+                ["an attacker on the network could insert code, which this host would run"],
                 "https://; #sha256=… behind the URL of a file; miniconda_allow_http: true for a mirror in a network that you trust",
             )
 
@@ -240,7 +240,7 @@ class _Resolver:
         if asked in {self.config.user_prefix(user) for user in self.config.all_users}:
             variable = "miniconda_users_prefix"
         other = {"miniconda_users_prefix": "miniconda_users_prefix: /opt/conda/{user}"}.get(
-            variable, "miniconda_prefix: /opt/miniconda3" if own else "take the key prefix out"
+            variable, "miniconda_prefix: /opt/miniconda3" if own else "remove the key prefix"
         )
         if re.match(r"~(/|$)", path):
             self.out.block(
@@ -255,7 +255,7 @@ class _Resolver:
                 "conda.user_unknown",
                 f"there is no user {user} on this host",
                 [f"{asked} is asked for"],
-                f"make the user first, or take {user} out of miniconda_users and the environments",
+                f"create the user first, or remove {user} from miniconda_users and the environments",
             )
         elif not path.startswith(("/", "~")) or re.search(r"[\0\n\r]|(^|/)\.\.?(/|$)", path):
             self.out.block(
@@ -373,12 +373,12 @@ class _Resolver:
         if found is None:
             return "create", "it is not there"
         if found.unfinished:
-            return "finish", "making it was cut off"
+            return "finish", "its creation was interrupted"
         if found.state == "foreign":
             self.out.block(
                 "conda.environment_foreign",
                 f"{found.path} holds something else than an environment",
-                ["it is not ours to move or remove"],
+                ["gpu-provision does not move or remove it"],
                 f"another name than {env.name}, or move that folder away",
             )
             return "", ""
@@ -392,12 +392,12 @@ class _Resolver:
             return "", ""
         if self.config.rebuild:
             return "rebuild", "; ".join(other)
-        who = "" if made_by_us(found) else ", and it was not made by us"
+        who = "" if made_by_us(found) else ", and gpu-provision did not make it"
         self.out.block(
             "conda.environment_differs",
-            f"environment {env.name} is other than asked for{who}",
+            f"environment {env.name} differs from the request{who}",
             other,
-            "miniconda_rebuild: true makes it anew, its export is saved first; or ask for what is there, or by another name",
+            "miniconda_rebuild: true rebuilds it and saves its export first; or request what exists, or use another name",
         )
         return "", ""
 

@@ -29,13 +29,13 @@ def _bytes(text: object) -> int:
 
 @check("container.packages")
 def packages(facts: Facts, expect: Expect) -> Check:
-    """The toolkit's packages are there, of one version, held, and nothing of the old days stands beside them."""
+    """The toolkit's packages are installed, of one version and held, and no obsolete package is installed."""
     want, rows = expect.containers, {name: row for name, row in facts.packages.items() if row.there}
     wanted = want.names or SET
     here = {name: rows[name] for name in wanted if name in rows}
     evidence = [f"{name} {row.version}{', held' if row.held else ''}" for name, row in sorted(here.items())]
     old = [name for name in want.legacy if name in rows]
-    evidence += [f"{name} {rows[name].version}, of the old days" for name in old]
+    evidence += [f"{name} {rows[name].version}, obsolete" for name in old]
     if not here:
         if want.manage:
             return failed("the container toolkit is not installed", evidence, _APPLY)
@@ -54,7 +54,7 @@ def packages(facts: Facts, expect: Expect) -> Check:
         return bad(
             f"container toolkit {version} cannot work with cgroup v2",
             evidence,
-            f"{CGROUP_V2} is the first that can ('cgroup subsystem devices not found'); look where it comes from",
+            f"{CGROUP_V2} is the first that can ('cgroup subsystem devices not found'); check where it comes from",
         )
     if missing and want.manage:
         return failed(f"{missing[0]} is not installed", evidence, _APPLY)
@@ -72,7 +72,7 @@ def packages(facts: Facts, expect: Expect) -> Check:
         )
     if old and want.manage:
         return warned(
-            f"{old[0]} of the old days is still installed", evidence, "container_toolkit_remove_legacy: true removes it"
+            f"{old[0]} (obsolete) is still installed", evidence, "container_toolkit_remove_legacy: true removes it"
         )
     return passed(f"{version}, {len(here)} packages{'' if loose else ', all held'}", evidence)
 
@@ -97,10 +97,10 @@ def runtime(facts: Facts, expect: Expect) -> Check:
         elif not (in_file or by_flag):
             problems.append("docker has no runtime nvidia")
         elif docker.info and not listed:
-            problems.append(f"docker did not take up the runtime that is in {docker.file.path}")
+            problems.append(f"docker did not load the runtime that is in {docker.file.path}")
             hint = "systemctl reload docker has it read its file again"
         elif have.pending:
-            problems.append(f"{', '.join(have.pending)} did not take up what was written")
+            problems.append(f"{', '.join(have.pending)} did not load what was written")
             hint = "a restart waits for you: systemctl restart docker, when its containers are done"
         elif docker.hook_is_newer:
             problems.append("docker was started before the toolkit was installed and does not know --gpus")
@@ -156,7 +156,7 @@ def _default(docker: Docker) -> object:
 
 @check("container.cdi")
 def cdi(facts: Facts, expect: Expect) -> Check:
-    """The CDI specification is of the loaded driver and of the cards that are there, and somebody keeps it so."""
+    """The CDI specification matches the loaded driver and the installed cards, and a unit keeps it current."""
     want, specs, units, loaded = (
         expect.containers,
         facts.containers.cdi,
@@ -194,7 +194,7 @@ def cdi(facts: Facts, expect: Expect) -> Check:
         return skipped("no CDI specification, and none is asked for", evidence)
     if want.cdi and units not in ("toolkit", "ours"):
         return warned(
-            "nobody keeps the CDI specification current",
+            "nothing keeps the CDI specification current",
             evidence,
             f"the next driver makes it stale: {_APPLY}"
             if units is None
@@ -234,7 +234,7 @@ def group(facts: Facts, expect: Expect) -> Check:
     evidence = [f"in the group docker: {', '.join(members or ()) or 'nobody'}"]
     if missing:
         what = "there is no group docker" if members is None else f"not in the group docker: {', '.join(missing)}"
-        return failed(what, evidence, "provision apply puts them there; it counts from their next login")
+        return failed(what, evidence, "provision apply puts them there; it takes effect at their next login")
     return passed(", ".join(users), evidence)
 
 
@@ -250,14 +250,14 @@ def flags(facts: Facts, expect: Expect) -> Check:
         return failed(
             f"docker cannot start again with {file.path}",
             [f"line {file.error.line}, column {file.error.column}: {file.error.message}{more}"],
-            file.error.hint or "mend it by hand",
+            file.error.hint or "correct it by hand",
         )
     both = [flag for flag in docker.flags if flag.key in file.keys]
     if both:
         return failed(
             f"docker cannot start again: {both[0].key} is a flag and in {file.path}",
             [f"{flag.place}: {flag.text}{more}" for flag in both],
-            f"take it out of one of them: {both[0].place}, or {file.path}",
+            f"remove it from one of them: {both[0].place}, or {file.path}",
         )
     if not file.present:
         return passed(f"no {file.path}")

@@ -243,7 +243,7 @@ def _kept(
             [f"asked for: container_toolkit_version {config.version}"],
             bad.fix,
         )
-    because = "asked for" if asked else "it is installed; container_toolkit_update: true would move it on"
+    because = "asked for" if asked else "it is installed; container_toolkit_update: true would update it"
     out.reason("container toolkit", have.version, because)
     return have.version
 
@@ -276,17 +276,14 @@ def _exactly(
             ],
             f'container_toolkit_version: "{nearest[0]}", or "" for the newest that is good'
             if nearest
-            else "look at the repository and its mirror",
+            else "check the repository and its mirror",
         )
         return None
     upstream = _upstream(found)
     bad = known_bad(catalog, upstream)
     if bad:
         out.warn(
-            "containers.known_bad",
-            f"container toolkit {upstream}: {bad.symptom}",
-            ["it is asked for all the same"],
-            bad.fix,
+            "containers.known_bad", f"container toolkit {upstream}: {bad.symptom}", ["it is asked for anyway"], bad.fix
         )
     if bounds.below and key(upstream) >= key(bounds.below):
         rows = catalog.container_toolkit.min_runtime_versions
@@ -317,7 +314,7 @@ def _refuse_candidates(sets: list[str], skipped: list[str], available: Candidate
             "containers.no_good_version",
             f"no version in {REPOSITORY} is good for this host",
             skipped[:6],
-            f'container_toolkit_version: "{_upstream(sets[0])}" takes one all the same',
+            f'container_toolkit_version: "{_upstream(sets[0])}" takes one anyway',
         )
         return
     out.block(
@@ -340,7 +337,7 @@ def _explain_origins(facts: Facts, available: Candidates, catalog: Catalog, out:
         )
     ]
     if pins:
-        out.reason("pins", "; ".join(pins[:3]), "they prefer another origin; exact versions and holds stand above them")
+        out.reason("pins", "; ".join(pins[:3]), "they prefer another origin; exact versions and holds override them")
     elsewhere = [
         entry
         for entry in facts.apt.sources

@@ -46,7 +46,7 @@ def plan_containers(
         apt.old_keys = keys
     if config.hold:
         apt.unattended = list(UNATTENDED)
-        apt.unattended_because = "unattended-upgrades must not move the container toolkit"
+        apt.unattended_because = "unattended-upgrades must not update the container toolkit"
     _packages(target, steps)
     _hold(config, facts, target, apt, steps)
     _runtimes(config, facts, target, steps)
@@ -148,8 +148,8 @@ def _runtimes(config: ContainersConfig, facts: Facts, target: ContainersTarget, 
             steps,
             "restart",
             "have docker read its file again",
-            "it takes this up without a restart; containers go on",
-            line=("~", "docker", "reads its file again, containers go on"),
+            "it takes this up without a restart; containers keep running",
+            line=("~", "docker", "reads its file again, containers keep running"),
         )
 
 

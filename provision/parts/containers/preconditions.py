@@ -16,7 +16,7 @@ from provision.parts.containers.desired import ContainersConfig, ContainersDecis
 from provision.parts.decision import join_and
 
 LEAVE = "container_toolkit_runtimes: [] leaves containers on this host alone"
-# What dockerd takes up at its start only.
+# What dockerd takes up only when it starts.
 AT_START: tuple[str, ...] = containers_docker.AT_START
 GPUS: str = containers_docker.GPUS
 _KEY_OF = {"runtimes.nvidia": "runtimes", "runtimes.nvidia.path": "runtimes", "features.cdi": "features"}
@@ -62,7 +62,7 @@ def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
     if file.unreadable:
         out.block(
             "containers.daemon_json_unreadable",
-            f"{file.path} may not be read",
+            f"{file.path} is not readable",
             [f"it is {whose}'s configuration and would be merged"],
             "run as root on the host: ansible_become: true",
         )
@@ -74,9 +74,9 @@ def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
             f"{file.path}, line {error.line}, column {error.column}: {error.message}",
             [
                 f"{whose} would not start with it, or not with all of it",
-                "it is never overwritten: what is in it would be lost",
+                "it is never overwritten: its content would be lost",
             ],
-            error.hint or "mend it by hand",
+            error.hint or "correct it by hand",
         )
         return False
     for warning in file.warnings:
@@ -108,7 +108,7 @@ def check_places(keys: list[str], file: DaemonFile, out: ContainersDecision) -> 
                 "containers.daemon_json",
                 f"{file.path}, line {error.line}, column {error.column}: {error.message}",
                 [f"{name} has to be set there"],
-                error.hint or "mend it by hand",
+                error.hint or "correct it by hand",
             )
 
 

@@ -229,7 +229,7 @@ class _Resolver:
                     "containers.no_containerd",
                     "containerd is not installed",
                     ["container_toolkit_runtimes lists it"],
-                    "apt install containerd, or take it out of container_toolkit_runtimes",
+                    "apt install containerd, or remove it from container_toolkit_runtimes",
                 )
         if "podman" in self.config.runtimes:
             if podman.path or podman.package:
@@ -263,7 +263,9 @@ class _Resolver:
 
     def _no_user(self, user: str, variable: str) -> None:
         message = f"there is no user {user} on this host"
-        self.out.block("containers.no_user", message, [f"{variable} lists it"], "make the user first, or leave it out")
+        self.out.block(
+            "containers.no_user", message, [f"{variable} lists it"], "create the user first, or leave it out"
+        )
 
     def _users(self) -> None:
         if not self.config.docker:
@@ -317,7 +319,9 @@ class _Resolver:
         code = f"containers.no_{runtime}"
         if own:
             message = f"{package} is not found: the host's lists of the Ubuntu archive could not be refreshed"
-            self.out.block(code, message, own[:4], "mend the source or the way to it (network, proxy), then plan again")
+            self.out.block(
+                code, message, own[:4], "fix the source or the connection to it (network, proxy), then plan again"
+            )
             return
         message = f"the Ubuntu archive of this host has no {package}"
         hint, because = f"install {runtime} by hand", "apt finds no such package there"
@@ -347,7 +351,7 @@ class _Resolver:
         if legacy and not self.config.remove_legacy:
             self.out.warn(
                 "containers.legacy",
-                f"{join_and(legacy)} of the old days stay",
+                f"{join_and(legacy)} (obsolete) stay",
                 ["the toolkit replaced them"],
                 "container_toolkit_remove_legacy: true removes them",
             )
@@ -361,10 +365,10 @@ class _Resolver:
             return
         entries = packages.entries_by_old_key(self.config, self.facts)
         if not self.config.remove_legacy:
-            why, hint = [], "container_toolkit_remove_legacy: true takes it out, with a backup"
+            why, hint = [], "container_toolkit_remove_legacy: true removes it, with a backup"
         elif entries:
             why = [f"{entry.file} ({' '.join(entry.uris)}) names no key and may need it" for entry in entries[:3]]
-            hint = "give that entry a signed-by, then plan again: the key is taken out"
+            hint = "give that entry a signed-by, then plan again: the plan removes the key"
         elif trusted_keys.RING in left:
             why = ["it is a keybox, which only gpg writes"]
             hint = (
@@ -372,7 +376,7 @@ class _Resolver:
                 f"{trusted_keys.CONTAINER_TOOLKIT}"
             )
         else:
-            why = ["there are other keys in it, which are not ours to judge"]
+            why = ["there are other keys in it, which gpu-provision does not judge"]
             hint = f"write these to files of their own, then rm {left[0]}"
         self.out.warn(
             "containers.old_key",
@@ -421,7 +425,7 @@ class _Resolver:
         effective = hosts.without_flags(spec, self.facts)
         if spec["runtime"] and not effective["runtime"]:
             place = next(flag.place for flag in docker.flags if flag.key == "runtimes")
-            self.out.reason("docker", "registered by a flag", f"{place} has --add-runtime; daemon.json is left alone")
+            self.out.reason("docker", "registered by a flag", f"{place} has --add-runtime; daemon.json is not changed")
         self.keys = hosts.changes(effective, docker.file)
         hosts.check_places(self.keys, docker.file, self.out)
         if not fresh:
@@ -436,7 +440,7 @@ class _Resolver:
             if name.startswith(hosts.AT_START) and name != hosts.GPUS and name not in late
         ]
         if "docker" in self.containers.pending:
-            self.todo.append("have docker take up what was written before")
+            self.todo.append("have docker load its changed configuration")
         if self.keys:
             self.todo.append(f"{docker.file.path}: {', '.join(self.keys)}")
         elif untold:
@@ -460,8 +464,8 @@ class _Resolver:
             self.out.warn(
                 "containers.other_proxy",
                 "docker has a proxy of its own, and the inventory's is not given to it",
-                [f"{docker.proxy_elsewhere} goes before our drop-in"],
-                "take it out there, and docker gets that of gpu_proxy_http; or leave it",
+                [f"{docker.proxy_elsewhere} overrides gpu-provision's drop-in"],
+                "remove it there, and docker gets that of gpu_proxy_http; or keep it",
             )
             return None, []
         if not text:
@@ -493,7 +497,7 @@ class _Resolver:
         if keys:
             self.todo.append(f"{file.path}: {', '.join(keys)}")
         if f"docker of {user}" in self.containers.pending:
-            self.todo.append(f"have docker of {user} take up what was written before")
+            self.todo.append(f"have docker of {user} load its changed configuration")
         if docker is None and not self.containers.toolkit.no_cgroups:
             message = "no-cgroups in the toolkit's configuration, since a rootless daemon may not write device cgroups"
             if message not in self.todo:
@@ -506,7 +510,7 @@ class _Resolver:
         elif spec["default_runtime"] and have.default_runtime != spec["default_runtime"]:
             self.todo.append(f"make {spec['default_runtime']} containerd's default runtime")
         if "containerd" in self.containers.pending:
-            self.todo.append("have containerd take up what was written before")
+            self.todo.append("have containerd load its changed configuration")
 
     def _has_units(self, version: str) -> bool:
         """The toolkit of this version brings units that keep the specification current."""
@@ -529,7 +533,7 @@ class _Resolver:
         ours = [path for path in texts if path in self.facts.own_files]
         if not wanted:
             if ours:
-                self.todo.append("remove our units for the CDI specification")
+                self.todo.append("remove gpu-provision's units for the CDI specification")
             return
         units = have.cdi_units or ("toolkit" if self._has_units(version) else None)
         if units == "masked":
@@ -543,17 +547,17 @@ class _Resolver:
         if units is None or (units == "ours" and not is_ours):
             self.todo.append("write units that keep the CDI specification current")
         elif units == "toolkit" and ours:
-            self.todo.append("remove our units: the toolkit has its own")
+            self.todo.append("remove gpu-provision's units: the toolkit has its own")
         stale = [spec.stale for spec in have.cdi if spec.stale]
         if stale:
-            self.todo.append(f"make the CDI specification anew: {stale[0]}")
+            self.todo.append(f"regenerate the CDI specification: {stale[0]}")
         elif not have.cdi and self.facts.module.loaded:
             self.todo.append("make the CDI specification")
 
     def _links(self) -> bool:
         if not self.config.device_links:
             if containers_files.UDEV_RULE in self.facts.own_files:
-                self.todo.append("remove our rule for links in /dev/char")
+                self.todo.append("remove gpu-provision's rule for links in /dev/char")
             return False
         if not hosts.own_file_is(self.facts, containers_files.UDEV_RULE, containers_files.UDEV_TEXT):
             self.todo.append("write the rule that links NVIDIA's devices in /dev/char")
@@ -568,7 +572,7 @@ class _Resolver:
         info = self.containers.docker.info
         live = info.live_restore if info else self.containers.docker.file.value.get("live-restore") is True
         running = [row for row in self.containers.running if row.runtime == "docker"]
-        restart = f"docker takes up {', '.join(self.late)} at its start only" if self.late else ""
+        restart = f"docker applies {', '.join(self.late)} only when it starts" if self.late else ""
         disturbed = [row.title for row in running] if restart and not live else []
         if disturbed and self.config.restart != "always":
             reload = "systemctl daemon-reload && " if docker_proxy.KEY in self.late else ""

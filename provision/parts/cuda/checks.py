@@ -71,7 +71,7 @@ def fits(version: str, wanted: str) -> bool:
 
 @check("cuda.toolkits")
 def toolkits(facts: Facts, expect: Expect) -> Check:
-    """Every wanted toolkit is there, whole and from apt; none that a package owns lies in pieces."""
+    """Every requested toolkit is installed, complete and from apt; no file of a package is missing."""
     want, rows, here = expect.cuda, facts.cuda.toolkits, installed(facts)
     have = {row.version: row for row in rows if row.path != LINK}
     evidence = []
@@ -91,11 +91,7 @@ def toolkits(facts: Facts, expect: Expect) -> Check:
         return failed(f"CUDA {', '.join(missing)} is not there", evidence, "provision apply installs it")
     absent = [name for name in want.names if name not in here]
     if absent:
-        return failed(
-            f"packages of what is wanted are not installed: {len(absent)}",
-            absent[:12] + evidence,
-            "provision apply installs them",
-        )
+        return failed(f"missing packages: {len(absent)}", absent[:12] + evidence, "provision apply installs them")
     bare = [version for version in want.versions if not have[version].compiler]
     if bare and want.profile != "runtime":
         return failed(
@@ -209,7 +205,7 @@ def links(facts: Facts, expect: Expect) -> Check:
         return failed(
             f"/usr/local/cuda is a {own.kind}, not a link",
             evidence,
-            "look what is in it, move it away (mv /usr/local/cuda /usr/local/cuda-old), provision apply",
+            "check its content, move it away (mv /usr/local/cuda /usr/local/cuda-old), provision apply",
         )
     wanted = folder_of(want.default)
     if not own or own.resolved != wanted:
@@ -304,7 +300,7 @@ def driver(facts: Facts, expect: Expect) -> Check:
     ]
     if active and consumer:
         return failed(
-            f"{active[0].path} takes the place of the driver's libcuda",
+            f"{active[0].path} replaces the driver's libcuda",
             evidence,
             f"{consumer[0]} has no forward compatibility (error 804): take that folder from the loader's path, "
             f"apt-get remove {active[0].package or 'it'}",
@@ -333,7 +329,7 @@ def driver(facts: Facts, expect: Expect) -> Check:
         return warned(
             f"{metas[0]} moves the driver along with the toolkit",
             [*evidence, f"installed: {', '.join(metas)}"],
-            f"apt-mark manual the cuda-toolkit-X-Y that is to stay, then apt-get remove {' '.join(metas)}",
+            f"apt-mark manual the cuda-toolkit-X-Y to keep, then apt-get remove {' '.join(metas)}",
         )
     if not version:
         return skipped("no driver is loaded", evidence)
@@ -397,19 +393,19 @@ def environment(facts: Facts, expect: Expect) -> Check:
         return warned(
             f"LD_LIBRARY_PATH puts CUDA before the libraries that frameworks bring ({count} lines)",
             evidence,
-            "take LD_LIBRARY_PATH out of them: ld.so.conf.d serves every program, cuda-select one shell",
+            "remove LD_LIBRARY_PATH from them: ld.so.conf.d serves every program, cuda-select one shell",
         )
     if bad.get("elsewhere"):
         return warned(
             f"another toolkit than the default comes first on the PATH ({len(bad['elsewhere'])} lines)",
             evidence,
-            "take them out: /usr/local/cuda/bin follows the default, cuda-select changes one shell",
+            "remove them: /usr/local/cuda/bin follows the default, cuda-select changes one shell",
         )
     if bad:
         return warned(
             f"stale or doubled lines about CUDA: {len(evidence)}",
             evidence,
-            "take them out of these files; what a login needs is in /etc/profile.d/gpu-provision-cuda.sh",
+            "remove them from these files; what a login needs is in /etc/profile.d/gpu-provision-cuda.sh",
         )
     return passed(f"none in the way ({len(quiet)} about CUDA)", quiet[:12])
 

@@ -352,7 +352,7 @@ class Libraries:
         lacking = late(str(cuda_names.upstream(have.version)), have.version, cuda)
         if self.gpus and len(lacking) == len(self.gpus):
             return None
-        because = "it is installed; cuda_toolkit_update: true would move it on"
+        because = "it is installed; cuda_toolkit_update: true would update it"
         return Pick(config, cuda, have.version, pair, because, lacking)
 
     @staticmethod

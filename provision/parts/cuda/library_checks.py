@@ -149,7 +149,7 @@ def _stray(title: str, header: Header, library: CudaLibrary, evidence: list[str]
     return failed(
         f"programs are compiled for {title} {header.version} and find {library.version}",
         evidence,
-        f"of {header.path} and {library.path} one has to go: keep what a package owns",
+        f"of {header.path} and {library.path} remove one: keep the file that a package owns",
     )
 
 
@@ -258,7 +258,7 @@ def gone_text(rows: Sequence[ConfLine]) -> str:
 
 @check("cuda.libraries")
 def libraries(facts: Facts, expect: Expect) -> Check:
-    """Of libraries that are there more than once the loader takes the right one; no name lies about its version."""
+    """The loader finds the right one of several copies of a library; no link leads to another version than its name says."""
     want, false = expect.cuda, false_links(facts)
     rows = [row for row in facts.cuda.libraries if row.soname != "libcuda.so.1"]
     evidence = []
@@ -313,7 +313,7 @@ def libraries(facts: Facts, expect: Expect) -> Check:
         return warned(
             gone_text(gone),
             [row.place for row in gone] + evidence,
-            f"take the line out of {gone[0].file}, then ldconfig",
+            f"remove the line from {gone[0].file}, then ldconfig",
         )
     if not rows:
         return skipped("no CUDA library")

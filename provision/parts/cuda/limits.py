@@ -117,7 +117,7 @@ def refuse_not_available(catalog: Catalog, ubuntu: str, item: Wanted, errors: li
     if release and release.cuda_first:
         because.append(f"it begins with {release.cuda_first} and ends with {release.cuda_last or 'the current one'}")
     if ubuntu in held:
-        because.append("the catalog knows it there: a mirror may hold a part only, or NVIDIA took it away")
+        because.append("the catalog knows it there: a mirror may hold a part only, or NVIDIA removed it")
     elif held:
         because.append(f"that of Ubuntu {join_and(held)} has it")
     out.block(

@@ -61,7 +61,7 @@ class CudaPart(Part[CudaDecision, LockedCuda]):
     def channel(self, host: Host, decision: CudaDecision) -> str | None:
         """NVIDIA's repository where toolkits come from it or came through our file; a host that has them needs none.
 
-        So a machine whose image brought CUDA, without internet, can be held and configured all the same.
+        So a machine whose image brought CUDA, without internet, can be held and configured anyway.
         """
         if decision.target is None:
             return None

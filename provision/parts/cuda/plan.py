@@ -42,7 +42,7 @@ def plan_cuda(config: CudaConfig, facts: Facts, decision: CudaDecision, source: 
         apt.omitted = cuda_entries(facts)
     if config.hold and target.versions:
         apt.unattended = list(UNATTENDED)
-        apt.unattended_because = "unattended-upgrades must not move the toolkits"
+        apt.unattended_because = "unattended-upgrades must not update the toolkits"
     _packages(facts, target, steps)
     _hold(config, facts, target, apt, steps)
     environment = _environment(config, facts, decision, target, steps)
@@ -117,7 +117,7 @@ def _why_removed(facts: Facts, name: str) -> str:
     if package and package.kind == "distribution":
         return "not NVIDIA's, and cuda_toolkit_remove_distribution is true"
     if package and package.kind in ("cudnn", "nccl"):
-        return "cannot stand beside the cuDNN that is wanted"
+        return "conflicts with the requested cuDNN"
     return "not listed, and cuda_toolkit_prune is true"
 
 
@@ -186,9 +186,9 @@ def _environment(
     if theirs:
         decision.warn(
             "cuda.other_modulefiles",
-            f"modulefiles that somebody else wrote stay, ours are left out: {', '.join(theirs)}",
+            f"modulefiles of somebody else stay, and gpu-provision's are not written: {', '.join(theirs)}",
             ["module load takes what they say, which may be another toolkit's folder"],
-            f"for ours move them away, for example: mv {theirs[0]} /root/; cuda-select works without",
+            f"to get gpu-provision's, move them away, for example: mv {theirs[0]} /root/; cuda-select works without",
         )
     write = {path: text for path, text in files.items() if facts.own_files.get(path) != apt_files.sha256(text)}
     absent = absent_files(facts.own_files, files)
@@ -203,7 +203,7 @@ def _environment(
     details += [f"forget {item['path']} as a choice for {item['name']}" for item in gone]
     because = []
     if lags:
-        because.append("the loader does not know the libraries' folders yet: ldconfig was cut off, or never ran")
+        because.append("the loader does not know the libraries' folders yet: ldconfig was interrupted, or never ran")
     if absent and not target.versions:
         because.append("cuda_toolkit_versions is empty")
     elif write or absent:
@@ -216,7 +216,7 @@ def _environment(
         Step(
             id="environment",
             part="cuda",
-            title="make the toolkits reachable" if target.versions else "remove our files for the shells",
+            title="make the toolkits reachable" if target.versions else "remove gpu-provision's files for the shells",
             because="; ".join(because),
             details=details,
             what="CUDA paths",
@@ -256,7 +256,7 @@ def _environment_gone(facts: Facts, steps: list[Step]) -> dict[str, Any] | None:
         Step(
             id="environment",
             part="cuda",
-            title="remove our files for the shells",
+            title="remove gpu-provision's files for the shells",
             because="cuda_toolkit_versions is empty",
             details=[f"remove {path}" for path in absent],
             sign="-",

@@ -76,7 +76,7 @@ def check_folders(facts: Facts, config: CudaConfig, minors: list[str], out: Cuda
                 "cuda.link_in_the_way",
                 f"{link.path} is a {link.kind}, not a link",
                 [
-                    "somebody put it there; it is not ours to delete",
+                    "somebody else put it there; gpu-provision does not delete it",
                     f"the toolkits need {link.path} as a link to one of them",
                 ],
                 f"move it away, for example: mv {link.path} {link.path}.old; or {leave(config)}",
@@ -84,7 +84,7 @@ def check_folders(facts: Facts, config: CudaConfig, minors: list[str], out: Cuda
         elif not _is_alternative(facts, link):
             out.warn(
                 "cuda.link_taken_over",
-                f"{link.path} is a link of somebody's own and will be update-alternatives'",
+                f"{link.path} is a link made by hand, and update-alternatives will manage it",
                 [f"it leads to {link.target}, as a runfile or a person left it"],
                 "nothing that it leads to is removed",
             )
@@ -183,7 +183,7 @@ def _pulls_driver(facts: Facts, config: CudaConfig, out: CudaDecision) -> None:
             "cuda.metapackage_with_driver",
             f"a next version of {join_and(found)} would bring another driver",
             [kept, "toolkits need cuda-toolkit-X-Y only"],
-            f"apt-get remove {' '.join(found)} takes away nothing else; the toolkits stay",
+            f"apt-get remove {' '.join(found)} removes nothing else; the toolkits stay",
         )
 
 
@@ -198,6 +198,6 @@ def warn_half_installed(facts: Facts, mended: set[str], out: CudaDecision) -> No
         out.warn(
             "cuda.half_installed",
             f"dpkg left CUDA packages unfinished: {', '.join(broken[:6])}",
-            ["nothing that is wanted here mends them"],
-            "dpkg --configure -a, then look with dpkg --audit",
+            ["no requested change repairs them"],
+            "dpkg --configure -a, then check with dpkg --audit",
         )

@@ -41,7 +41,7 @@ def judge_library(
                     message,
                     f"LD_LIBRARY_PATH={library_path}; without it: {plain.result['path']}",
                 ],
-                "a broken or foreign file comes first: take its folder out of LD_LIBRARY_PATH",
+                "a broken or foreign file comes first: remove its folder from LD_LIBRARY_PATH",
             )
         if message.startswith("NotThere"):
             return "skip", [re.sub(r"^NotThere: | \(.*$", "", message)], None
@@ -54,7 +54,7 @@ def judge_library(
         return (
             "fail",
             [f"the {what} that loads is {version}, installed is {installed}: {path}"] + sentences,
-            "another file comes first: look at LD_LIBRARY_PATH, /etc/ld.so.conf.d and ldconfig -p",
+            "another file comes first: check LD_LIBRARY_PATH, /etc/ld.so.conf.d and ldconfig -p",
         )
     if len(sentences) > 1:
         return (

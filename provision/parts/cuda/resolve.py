@@ -143,7 +143,7 @@ class CudaResolver:
             if wanted.minor in kept:
                 releases[wanted.minor], parts = kept[wanted.minor]
                 belonging |= set(parts)
-                because = "it is installed; cuda_toolkit_update: true would move it on"
+                because = "it is installed; cuda_toolkit_update: true would update it"
                 self.out.reason(
                     f"CUDA {wanted.minor}", releases[wanted.minor], "asked for" if wanted.release else because
                 )
@@ -230,7 +230,7 @@ class CudaResolver:
                 "cuda.incomplete",
                 f"{REPOSITORY} has CUDA {release} without all that it is made of",
                 [*available.errors[:3], *found.missing[:6]],
-                "try again later: a mirror may be in the middle of a sync",
+                "try again later: a mirror may be synchronising",
             )
             return None
         self.out.reason(f"CUDA {wanted.minor}", release, because)
@@ -275,7 +275,7 @@ class CudaResolver:
                     self.out.blockers.append(answer)
                 else:
                     # "auto" is what fits, if anything does.
-                    hint = f"cuda_toolkit_{what.lower()}: none says that none is wanted"
+                    hint = f"cuda_toolkit_{what.lower()}: none leaves it out"
                     self.out.warn(answer.code, answer.message, answer.because, hint)
                 continue
             for pick in [answer] if isinstance(answer, Pick) else answer:
@@ -314,7 +314,7 @@ class CudaResolver:
         for name in left_out:
             self.out.warn(
                 "cuda.cudnn_headers",
-                f"{name} is left out: it cannot stand beside the headers of the newer cuDNN",
+                f"{name} is left out: it conflicts with the headers of the newer cuDNN",
                 ["programs are compiled against the newer one; the older one is there to run what was built with it"],
             )
         belonging |= set(libraries)
@@ -324,7 +324,7 @@ class CudaResolver:
                 changes[name] = version
         remove = set(in_the_way(self.facts, self.available, libraries))
         if remove:
-            self.out.reason("removed", ", ".join(sorted(remove)), "cannot stand beside the cuDNN that is wanted")
+            self.out.reason("removed", ", ".join(sorted(remove)), "conflicts with the requested cuDNN")
         remove |= self._pruned(belonging | set(libraries))
         remove |= self._distribution(libraries)
         moving = {name for name in rows if is_there(rows, name) and self._would_move(name)} - remove
@@ -394,7 +394,7 @@ class CudaResolver:
         if replaced:
             self.out.warn(
                 "cuda.replaces_other",
-                f"{join_and(replaced)} of another origin gives way to NVIDIA's",
+                f"{join_and(replaced)} of another origin is replaced by NVIDIA's",
                 [f"{name} {rows[name].version}" for name in replaced],
             )
         if rest and self.config.remove_distribution:

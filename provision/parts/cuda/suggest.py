@@ -57,7 +57,7 @@ class CudaSuggestions:
         for issue in named:
             other = self._driver() if issue.code == "cuda.driver_too_old" else ""
             if issue.code == "cuda.gpu_not_supported" and self._works({"unsupported_gpu": "warn"}):
-                other = "cuda_toolkit_unsupported_gpu: warn installs it all the same"
+                other = "cuda_toolkit_unsupported_gpu: warn installs it anyway"
             issue.hint = "; or ".join(filter(None, [way, other, issue.hint])) or (
                 f"{leave(self.config)}; no other value is known to work here"
             )

@@ -79,7 +79,7 @@ def bound(facts: Facts, expect: Expect) -> Check:
     elif facts.module.loaded is None:
         hint = "the nvidia module is not loaded: see boot.next, then modprobe nvidia or reboot"
     else:
-        hint = "the loaded module does not drive this card: look at 'dmesg | grep NVRM' and at branch and flavour"
+        hint = "the loaded module does not drive this card: check 'dmesg | grep NVRM', branch and flavour"
     return failed(f"{len(others)} of {len(own)} GPUs not bound to nvidia", evidence, hint)
 
 
@@ -112,9 +112,7 @@ def versions_agree(facts: Facts, expect: Expect) -> Check:
         )
     if strays := stray_libraries(facts):
         return failed(
-            strays_text(strays),
-            evidence,
-            "take the file away, or its folder out of /etc/ld.so.conf.d, then run ldconfig",
+            strays_text(strays), evidence, "remove the file, or its folder from /etc/ld.so.conf.d, then run ldconfig"
         )
     if len(versions) > 1:
         rest = {version for what, version in seen if what != "loaded module"}
@@ -147,7 +145,7 @@ def wanted_version(facts: Facts, expect: Expect) -> Check:
 # Exit codes of nvidia-smi (its manual) that say what is wrong with a card.
 _SMI_ENDS = {
     8: "power cables of a card are not attached: switch the machine off and check them",
-    10: "the kernel has trouble with a card's interrupts: dmesg; BIOS settings of the slot",
+    10: "the kernel reports problems with a card's interrupts: dmesg; BIOS settings of the slot",
     14: "a card's InfoROM is damaged: power cycle; where it stays so, the card needs replacing",
     15: "a card fell off the bus: power cycle; its seat and power where it comes back",
 }
@@ -166,7 +164,7 @@ def smi_answers(facts: Facts, expect: Expect) -> Check:
         return failed(
             "nvidia-smi did not answer in time",
             (),
-            "a GPU hangs: look at 'dmesg | grep -e NVRM -e Xid'; a reboot, often a power cycle, is needed",
+            "a GPU hangs: check 'dmesg | grep -e NVRM -e Xid'; a reboot, often a power cycle, is needed",
         )
     if smi.rc != 0 or not smi.gpus:
         said = (smi.error or f"exit code {smi.rc}").splitlines()
@@ -189,7 +187,7 @@ def smi_answers(facts: Facts, expect: Expect) -> Check:
         return failed(
             f"nvidia-smi sees {seen} GPUs, the bus {count}",
             [f"not seen: {slot}" for slot in missing],
-            "look at 'dmesg | grep -e NVRM -e Xid': the branch may not drive the card, or it is sick",
+            "check 'dmesg | grep -e NVRM -e Xid': the branch may not drive the card, or the card is faulty",
         )
     return passed(f"nvidia-smi sees all {count}", [f"{gpu.index} {gpu.name}" for gpu in smi.gpus])
 
@@ -271,7 +269,7 @@ def apt_sources(facts: Facts, expect: Expect) -> Check:
     """apt can read its sources, and none of them is at an address that cannot be."""
     errors = facts.apt.errors
     if errors:
-        return failed("apt cannot read its sources", errors, "every apt call fails until this is mended")
+        return failed("apt cannot read its sources", errors, "every apt call fails until this is fixed")
     for source in facts.apt.sources:
         for uri in source.uris if source.enabled else ():
             why, release = addresses.impossible(source, uri, facts.host.arch), addresses.no_release(uri)
@@ -279,7 +277,7 @@ def apt_sources(facts: Facts, expect: Expect) -> Check:
                 return failed(
                     f"NVIDIA has no repository {release}" if release else "there is no repository at an address",
                     [f"{addresses.place(source)}: {uri} {' '.join(source.suites)}", *([why] if why else [])],
-                    f"apt-get update fails: take out {addresses.place(source)}",
+                    f"apt-get update fails: remove {addresses.place(source)}",
                 )
     return passed(f"{len(facts.apt.sources)} entries, no conflict")
 
@@ -379,7 +377,7 @@ def fabric_manager(facts: Facts, expect: Expect) -> Check:
         return failed(
             "fabric manager is not of the driver's version",
             [*evidence, f"driver {loaded.version}"],
-            "they must be equal to the last digit: provision apply aligns them",
+            "their versions must be identical: provision apply aligns them",
         )
     nvlsm = facts.packages.get("nvlsm")
     if facts.nvlink5_switch and want.manage and not (nvlsm and nvlsm.installed):

@@ -57,7 +57,7 @@ def judge(cards: Sequence[Row], lost: Sequence[Row], samples: Mapping[int, Seque
 
 
 _NO_ROWS: Row = {"uncorrected": 0, "pending": False, "failed": False}
-_WATCH = "watch it, and replace it when uncorrectable errors come: nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"
+_WATCH = "watch it, and replace it when uncorrectable errors occur: nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"
 _OFF_BUS = "dmesg | grep -e Xid -e NVRM; often only a power cycle helps"
 _RESET = "reset it or reboot while nobody uses it: nvidia-smi --gpu-reset"
 
@@ -200,7 +200,7 @@ def mismatches(cards: Sequence[Row]) -> list[_Sick]:
         best = max(_links_up(card) for card in twins)
         for card in twins:
             if _links_up(card) < best:
-                text = f"card {card['index']}: {_links_up(card)} NVLinks are up, its twins have {best}"
+                text = f"card {card['index']}: {_links_up(card)} NVLinks are up, identical cards have {best}"
                 found.append(("warn", text, "nvidia-smi nvlink -s; reseat the bridge, or see the fabric manager's log"))
         modes = {card["ecc"]["on"] for card in twins}
         if len(modes) > 1:

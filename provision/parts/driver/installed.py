@@ -64,7 +64,7 @@ def installed_driver(facts: Facts) -> InstalledDriver:
     """Return what the dpkg rows of a host say about its driver."""
     rows = _there(facts)
     parsed = {name: driver_names.parse(name) for name in rows}
-    # dpkg that was cut off while it unpacked a new package leaves a record without a version.
+    # dpkg that was interrupted while it unpacked a new package leaves a record without a version.
     locked = {name: version for name, version in rows.items() if version and driver_names.is_version_locked(name)}
     if not locked:
         # companions alone (libxnvctrl0, nvidia-prime, …) are no driver
@@ -124,7 +124,7 @@ def is_passthrough(driver: str | None) -> bool:
     return any(word in (driver or "") for word in _PASSTHROUGH_DRIVERS)
 
 
-_POWER = "look at power, seating and the BIOS; lspci -d 10de: shows what the bus sees"
+_POWER = "check power, seating and the BIOS; lspci -d 10de: shows what the bus sees"
 _LOOK = {
     "wsl": "WSL2 has the card and the driver of Windows: nvidia-smi there and here shows it",
     "jetson": "the GPU of a Jetson is not on the PCI bus; JetPack brings its driver",
@@ -137,10 +137,10 @@ def where_to_look(facts: Facts) -> str:
     if host.world in _LOOK:
         return _LOOK[host.world]
     if host.container:
-        return "look at the machine of this container, and at what it hands over"
+        return "check the machine of this container, and what it passes in"
     if host.virtual or host.world:
         return (
-            "look at the virtual machine's definition and its hypervisor's log, then stop the machine and start it again "
+            "check the virtual machine's definition and its hypervisor's log, then stop the machine and start it again "
             "(a reboot from inside does not give the card back); lspci -d 10de: shows what the bus sees"
         )
     return _POWER

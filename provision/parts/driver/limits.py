@@ -62,7 +62,7 @@ class DriverLimits:
                 "host.not_ubuntu",
                 f"{host.os.pretty or host.os.id} is not Ubuntu",
                 ["this tool provisions Ubuntu hosts"],
-                "take the host out of the inventory group, or set nvidia_driver_manage: false",
+                "remove the host from the inventory group, or set nvidia_driver_manage: false",
             )
         elif host.container and not self.facts.kernels.installed:
             # A container shares the kernel of its host: a driver installed inside would be loaded by nobody.
@@ -80,7 +80,7 @@ class DriverLimits:
             if gpu.certainty in ("inferred", "unknown"):
                 self.out.warn(
                     "catalog.uncertain",
-                    f"PCI id {', '.join(gpu.ids)} is not in the catalog by itself",
+                    f"PCI id {', '.join(gpu.ids)} has no row of its own in the catalog",
                     [f"taken for {gpu.architecture or 'an unknown architecture'} by its range ({gpu.certainty})"],
                 )
         allowed = catalog.branches_for(gpus)
@@ -215,7 +215,7 @@ class DriverLimits:
                 "driver.gpu_unknown",
                 f"no known branch drives {join_and([gpu.name for gpu in alone])}",
                 [f"10de:{', 10de:'.join(gpu.ids)}: {gpu.note or 'not in the catalog'}" for gpu in alone],
-                "nvidia_driver_manage: false leaves the driver of this host alone; or take the card out",
+                "nvidia_driver_manage: false does not change the driver of this host; or remove the card",
             )
             return
         by_range: set[int] | None = None

@@ -32,8 +32,8 @@ class DriverMessages:
 
     def _preferred(self, branch: Branch, kind: str) -> str:
         if self.config.prefer == "newest" or not branch.eol or branch.is_ended(self.resolver.today):
-            return f"newest {kind} branch"
-        return f"{kind} branch with the longest support (until {branch.eol})"
+            return f"the newest {kind} branch"
+        return f"{kind}, supported until {branch.eol}, the longest"
 
     def explain(self, channel: str, series: str, version: str, flavour: str, build: str, variant: str) -> None:
         config, out, number = self.config, self.out, int(series.split("-")[0])
@@ -47,7 +47,7 @@ class DriverMessages:
             because = (
                 f"it is installed, supported, and drives {cards}"
                 if out.installed.branch == str(number) and not config.update
-                else f"the {self._preferred(branch, kind)} in {CHANNELS[channel]} that drives these GPUs"
+                else f"{self._preferred(branch, kind)} in {CHANNELS[channel]} for these GPUs"
                 f"{self._for_toolkits(number)}{ended}"
             )
         elif series == f"{config.branch}-server":
@@ -95,13 +95,13 @@ class DriverMessages:
         )
         for bad in self.resolver.known_bad(version, channel, flavour, "care"):
             out.warn(
-                "driver.known_trouble", f"{version} has a known trouble", [bad.symptom], f"known way out: {bad.fix}"
+                "driver.known_trouble", f"{version} has a known fault", [bad.symptom], f"known workaround: {bad.fix}"
             )
         if self.resolver.release is None:
             out.warn(
                 "catalog.uncertain",
                 f"Ubuntu {self.resolver.ubuntu} is not in the catalog",
-                ["what is said here rests on what its repository offers alone"],
+                ["the plan relies only on what its repository offers"],
             )
         if branch.is_ended(self.resolver.today) and config.branch == "recommended":
             out.warn(
@@ -117,7 +117,7 @@ class DriverMessages:
             return ""
         newest = max(minors, key=cuda_key)
         part = "" if runs(self.catalog, newest, number) == "full" else " by minor-version compatibility"
-        return f" and runs CUDA {newest}{part}"
+        return f" and CUDA {newest}{part}"
 
     def explain_channel(self, channel: str, rejected: dict[str, Issue]) -> None:
         because = (
@@ -207,7 +207,7 @@ class DriverMessages:
 
     def why_not_newest(self, chosen: Choice, newest: str, where: str) -> str:
         if chosen.version == self.out.installed.version:
-            return f"it is installed; nvidia_driver_update: true would move it on to {newest}"
+            return f"it is installed; nvidia_driver_update: true would update it to {newest}"
         if chosen.fabric:
             return f"the newest for which {where} has fabric manager at the same version"
         return f"the newest with signed modules for every kernel that matters here ({newest} has none)"

@@ -219,7 +219,7 @@ class DriverPart(Part[Decision, LockedDriver]):
             and not driver_names.parse(name).base.startswith("linux-")
             and cuda_names.parse(name) is None
         )
-        hint = "provision lock --update takes them over; apt-get remove takes them away"
+        hint = "provision lock --update accepts them; apt-get remove removes them"
         found = [facts.packages[name].version for name in extra[:1]]
         return [Difference("packages.extra", several(extra), "not installed", one, hint) for one in found]
 

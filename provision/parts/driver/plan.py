@@ -187,7 +187,7 @@ def _apt_files(
     )
     if config.hold:
         apt.unattended = list(driver_names.UNATTENDED_PATTERNS)
-        apt.unattended_because = "unattended-upgrades must not move the driver; it goes on with everything else"
+        apt.unattended_because = "unattended-upgrades must not update the driver; it still updates everything else"
     else:
         apt.unattended_because = "nvidia_driver_hold is false: updates may move the driver"
 
@@ -426,7 +426,7 @@ def _runs(facts: Facts, unit: str) -> bool:
 
 
 def _runs_at_every_boot(facts: Facts, unit: str) -> bool:
-    """Running is not enough: a run that was cut off may have left it without its link, and the next boot without it."""
+    """Running is not enough: a run that was interrupted may have left it without its link, and the next boot without it."""
     return _runs(facts, unit) and facts.services[unit].enabled
 
 

@@ -64,7 +64,7 @@ def judge_count(
     for outcome in login:
         if not outcome.ok:
             said.append(f"with the LD_LIBRARY_PATH of a login: {outcome.message}")
-            hints.append("a broken or foreign file comes first: take its folder out of LD_LIBRARY_PATH")
+            hints.append("a broken or foreign file comes first: remove its folder from LD_LIBRARY_PATH")
     unmanaged = [card for card in cards if (card["mig"] or {}).get("current") and not card["mig_instances"]]
     if unmanaged:
         said.append(f"card {unmanaged[0]['index']} is in MIG mode and has no instance")
@@ -193,7 +193,7 @@ def slower_than_twins(computed: Sequence[Computed]) -> list[str]:
         for rows in values.values():
             best = max(value for value, _ in rows)
             found += [
-                f"card {label} has {value:.0f} {what}, its best twin {best:.0f}"
+                f"card {label} has {value:.0f} {what}, its best identical card {best:.0f}"
                 for value, label in rows
                 if value < TWIN_SHARE * best
             ]

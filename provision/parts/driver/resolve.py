@@ -131,7 +131,7 @@ class Resolver:
                 return False
             if self._degree(have.version, allowed) == "none":
                 return False
-            because = "it is installed, supported, and drives every GPU; nvidia_driver_update: true would move it on"
+            because = "it is installed, supported, and drives every GPU; nvidia_driver_update: true would update it"
         elif not self._is_requested_series(have.series, have.channel):
             return False
         if config.version and config.version != have.version:
@@ -317,8 +317,8 @@ class Resolver:
             return Issue(
                 code="driver.known_bad",
                 message=f"every version of {series} in {where} is known to be bad",
-                because=[f"{candidates[0].upstream}: {bad.symptom}", f"known way out: {bad.fix}"],
-                hint="name the version in nvidia_driver_version to take it all the same",
+                because=[f"{candidates[0].upstream}: {bad.symptom}", f"known workaround: {bad.fix}"],
+                hint="name the version in nvidia_driver_version to take it anyway",
             )
         choices = [Choice(version) for version in dict.fromkeys(c.upstream for c in good)]
         if self.wants_fabric():

@@ -13,7 +13,7 @@ from provision.parts.driver import xid
 
 # status, sentence, hint, the action of NVIDIA's catalogue
 Sick = tuple[xid.Status, str, str, Action]
-_REPLACE = "the card needs replacing: nvidia-bug-report.sh, for NVIDIA or who sold it"
+_REPLACE = "the card needs replacing: nvidia-bug-report.sh, for NVIDIA or the vendor"
 # What nvidia-smi -q -x says Yes to (names of its tags) -> status, sentence, hint; None: a reset of the card.
 FLAGS: dict[str, tuple[xid.Status, str, str | None]] = {
     "sram_threshold_exceeded": ("fail", "its SRAM exceeded NVIDIA's threshold of uncorrectable errors", _REPLACE),

@@ -35,7 +35,7 @@ ADVICE: dict[Action, tuple[Status, str]] = {
     "RESET_GPU": ("fail", _RESET),
     "DRAIN_AND_RESET": ("fail", f"start nothing new on the card and let what runs end; then {_RESET}"),
     "DRAIN_P2P": ("fail", "end what copies between cards; then nvidia-smi -q -i {bus} names the next recovery action"),
-    "CONTACT_SUPPORT": ("warn", "nvidia-bug-report.sh, for NVIDIA or who sold the card"),
+    "CONTACT_SUPPORT": ("warn", "nvidia-bug-report.sh, for NVIDIA or the vendor"),
     "UPDATE_SWFW": ("warn", "the vGPU's driver in the guest and on its host have to fit"),
     "RESTART_APP": ("pass", "start the program again"),
     "WORKFLOW_XID_45": ("pass", "nothing: it follows from another error or from the end of a program"),
@@ -55,7 +55,7 @@ _ORDER = {action: place for place, action in enumerate(ADVICE)}
 _LASTING = frozenset({"CHECK_MECHANICALS", "CONTACT_SUPPORT", "UPDATE_SWFW"})
 # What NVIDIA looks for where an error comes back, by the word that its investigatory action begins with.
 _NEXT = {
-    "CONTACT": "nvidia-bug-report.sh, for NVIDIA or who sold the card",
+    "CONTACT": "nvidia-bug-report.sh, for NVIDIA or the vendor",
     "INVESTIGATE_LINK": "the link's bridge, cable or board",
     "INVESTIGATE_SW": "the program that ran, and another driver version",
     "WORKFLOW_XID_48": "the card needs replacing",
@@ -259,7 +259,7 @@ def _weigh(rows: Sequence[Row], now: float) -> None:
         needs_repair = ADVICE[row.action][0] == "fail"
         mended = [other for other in same if other.ended in _MENDED and _newest(other) > now - _AGAIN_S]
         if not row.ended and needs_repair and mended:
-            row.again = f"it came back after it was mended ({len(mended)} times in a week, {mended[-1].ended})"
+            row.again = f"it came back after it was repaired ({len(mended)} times in a week, {mended[-1].ended})"
         elif bursts >= _OFTEN and row is same[-1] and (needs_repair or _suspicious(row)):
             row.again = f"{bursts} times within a day on the same card"
 

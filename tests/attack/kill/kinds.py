@@ -52,7 +52,7 @@ class Kind:
     """words: the command that is killed and run again. settled: the command that must then find nothing to do.
 
     ends, rests: status of a host after each of these. edited: foreign files in which keys of ours may stand. left_to_apply:
-    files of ours that may be missing: a rescue that was cut off goes on with what is still broken, and where the packages are
+    files of ours that may be missing: a rescue that was interrupted goes on with what is still broken, and where the packages are
     there by then, it does not come to the roles that write these (docs/rescue.md: the inventory is for apply).
     """
 

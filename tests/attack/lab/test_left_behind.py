@@ -1,4 +1,4 @@
-"""A run that is killed after its last change and before its proof: the next one has nothing to do, and ends it all the same."""
+"""A run that is killed after its last change and before its proof: the next one has nothing to do, and ends it anyway."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ def test_nothing_to_do_ends_what_was_cut_off(fleet, tmp_path):
     (warning,) = planned["warnings"]
     assert warning["code"] == "host.lock_stale" and was["run"] in warning["message"]
     assert "has ended" in warning["because"][0] and "apply" in warning["hint"]
-    assert "an ended run left its lock" in " ".join(command.run("scan").stdout.split())
+    assert "a run that ended left its lock" in " ".join(command.run("scan").stdout.split())
     assert lock(host) == was, "who reads changes nothing"
 
     second = command.json("apply", "--yes")
