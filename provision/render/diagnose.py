@@ -42,7 +42,7 @@ def diagnosed(document: DiagnoseDocument, verbosity: int) -> Iterable[Renderable
     if document.exported:
         yield Text(f"written: {document.exported} (check it before you share it: case.json and the folder root)")
     if document.rescue:
-        yield Text(f"to repair what is broken: {document.rescue}", style="dim")
+        yield Text(f"to repair: {document.rescue}", style="dim")
 
 
 def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[RenderableType]:

@@ -41,7 +41,7 @@ def view(document: DriftDocument, verbosity: int) -> Iterable[RenderableType]:
             if names:
                 yield headline(names, status)
     counts = format_counts((host.status for host in hosts.values()), _COUNTED)
-    against = f"against {document.lock}" if document.lock else "there is no lock: against inventory and peers alone"
+    against = f"against {document.lock}" if document.lock else "compared with inventory and peers: there is no lock"
     yield Text(f"drift: {plural(len(hosts), 'host')}: {counts}; {against}", style="bold")
     if len(hosts) > 1 and not verbosity and any(host.items for host in hosts.values()):
         yield Text("item by item: -v", style="dim")

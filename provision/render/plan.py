@@ -45,8 +45,10 @@ _STEPS = ("packages", "conda", "environments", "hold", "boot", "environment", "c
 _FILE = re.compile(r"(?:write|remove) (/\S+)")
 # step -> whose files they are
 _FILES = {"sources": "apt", "boot": "boot", "environment": "shells and loader", "containers": "containers"}
-# What is listed value by value
-_LISTS = ("hold", "boot")
+# What is listed value by value, and what is between the values
+_LISTS = {"hold": ", ", "boot": ", ", "docker": "; "}
+# Which CUDA it is, is told in the line of CUDA.
+_OF_CUDA = re.compile(r" and CUDA [0-9.]+")
 _SHOWN_PACKAGES = 2
 _SHOWN_NAMES = 5
 # More hosts than this are counted.
@@ -149,7 +151,10 @@ def _of_host(plan: HostPlan) -> list[Line]:
         found.append(Line("~", "files", "", (_STEPS.index("files"), 0), counts=[files]))
     if any(line.what == "driver" for line in found):
         choices = [reason for reason in plan.decisions if _is_choice(reason)]
-        found += [Line("", reason.what, f"{reason.value}: {reason.because}", (0, 1)) for reason in choices]
+        found += [
+            Line("", one.what, _OF_CUDA.sub(" and their CUDA", f"{one.value}: {one.because}"), (0, 1))
+            for one in choices
+        ]
     if any(line.sign == "+" and line.what == "CUDA" for line in found):
         # The toolkits' own line names the default.
         found = [line for line in found if line.what != "CUDA paths"]
@@ -171,8 +176,8 @@ def _of_one_step(step: Step, plan: HostPlan) -> Line:
 
 
 def _values(line: Line) -> list[str]:
-    """What is on hold and what happens at boot, one by one: most of it is the same on unlike hosts."""
-    return line.value.split(", ") if line.what in _LISTS else [line.value]
+    """What is on hold, at boot or of docker, one by one: most of it is the same on unlike hosts."""
+    return line.value.split(_LISTS[line.what]) if line.what in _LISTS else [line.value]
 
 
 def _joined(found: Sequence[Line]) -> list[Line]:
@@ -181,7 +186,7 @@ def _joined(found: Sequence[Line]) -> list[Line]:
     for number, line in enumerate(found):
         key: object = (line.sign, line.what, *line.hosts) if line.what in _LISTS else number
         if key in joined:
-            joined[key].value += f", {line.value}"
+            joined[key].value += f"{_LISTS[line.what]}{line.value}"
         else:
             joined[key] = line
     return list(joined.values())
@@ -210,7 +215,7 @@ def _table(shown: Sequence[Line], every: Sequence[str], width: int) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold", ratio=1)
-    table.add_column(overflow="fold", max_width=max(16, width * 3 // 10))
+    table.add_column(overflow="fold", max_width=max(16, width * 35 // 100))
     before_hosts: list[str] = []
     for line in shown:
         style = "dim" if not line.sign else "bold red" if line.sign == "-" else ""

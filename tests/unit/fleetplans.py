@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -138,3 +139,32 @@ def mixed() -> PlanDocument:
 
 def with_docker(facts: Facts) -> Facts:
     return facts.model_copy(update={"containers": case_host({"containers": DOCKER}).containers})
+
+
+def each_unlike() -> PlanDocument:
+    """Forty hosts, no two of which have the same GPUs, driver and toolkits: what a lab becomes in ten years."""
+    gpus = [
+        ["RTX 4090"],
+        ["RTX 3090"] * 2,
+        ["H100"] * 8,
+        ["A100"] * 4,
+        ["V100"] * 4,
+        ["T4"],
+        ["GTX 1080 Ti"] * 2,
+        ["T4"] * 4,
+    ]
+    toolkits: list[dict[str, Any]] = [
+        {},
+        {"cuda_toolkit_versions": ["12.8"]},
+        {"cuda_toolkit_versions": ["12.8", "13.0"]},
+    ]
+    kinds = itertools.product(gpus, (None, OLD), toolkits)
+    plans = []
+    for number, (cards, driver, values) in enumerate(itertools.islice(kinds, 40)):
+        values = values | (CONDA if number % 5 == 0 else {})
+        values |= {"nvidia_driver_update": True} if driver else {}
+        facts = host(cards, driver) if driver else host(cards, drivers=["nouveau"] * (number % 2))
+        if number % 2:
+            facts, values = with_docker(facts), values | {"container_toolkit_runtimes": ["docker"]}
+        plans.append(planned(f"srv{number:02d}", facts, **values))
+    return fleet(plans)

@@ -122,7 +122,7 @@ def test_people_see_cause_evidence_repair_reboot_and_what_follows(monkeypatch, t
         "and so  driver.not_loaded",
         "and so  driver.smi_fails",
         "diagnose: 1 host: 1 broken",
-        "to repair what is broken: provision -i 'my hosts.yml' rescue gpu01",
+        "to repair: provision -i 'my hosts.yml' rescue gpu01",
     ]
     at = [out.index(words) for words in order]
     assert at == sorted(at), out
@@ -138,7 +138,7 @@ def test_a_host_with_one_trouble_is_ten_lines(monkeypatch, tmp_path):
             continue
         document = command.DiagnoseDocument(hosts={"gpu01": host}, rescue="provision rescue gpu01")
         whole = shown(document, monkeypatch=monkeypatch, width=1000)[0].splitlines()
-        assert len(whole) <= 10 and whole[-1] == "to repair what is broken: provision rescue gpu01", whole
+        assert len(whole) <= 10 and whole[-1] == "to repair: provision rescue gpu01", whole
         lines = shown(document, monkeypatch=monkeypatch, width=100)[0].splitlines()
         assert len(lines) <= 10, "\n".join(lines)
         counts.append(len(lines))
@@ -150,7 +150,7 @@ def test_the_last_line_names_every_broken_host(monkeypatch, tmp_path):
     one, two = facts("A2 a minor", tmp_path / "a"), facts("D1 blocked", tmp_path / "b")
     well = facts(WELL, tmp_path / "c")
     out, _ = shown(run(monkeypatch, {"a": one, "b": well, "c": two, "d": one}), monkeypatch=monkeypatch)
-    assert out.splitlines()[-1] == "to repair what is broken: provision -i 'my hosts.yml' rescue a c d"
+    assert out.splitlines()[-1] == "to repair: provision -i 'my hosts.yml' rescue a c d"
 
 
 def test_a_reboot_for_a_new_kernel_does_not_follow_from_a_stale_module(monkeypatch, tmp_path):

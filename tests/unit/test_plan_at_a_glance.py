@@ -29,12 +29,19 @@ def shown(document, width=100, verbosity=0, colour=False):
 
 @pytest.fixture(scope="module")
 def documents():
-    return {name: getattr(fleetplans, name)() for name in ("unlike", "equal", "mixed")}
+    return {name: getattr(fleetplans, name)() for name in ("unlike", "equal", "mixed", "each_unlike")}
 
 
 @pytest.mark.parametrize(
     ("name", "width", "most"),
-    [("unlike", 100, 60), ("equal", 100, 25), ("equal", 80, 32), ("unlike", 80, 75), ("mixed", 120, 75)],
+    [
+        ("unlike", 100, 60),
+        ("equal", 100, 25),
+        ("equal", 80, 32),
+        ("unlike", 80, 75),
+        ("mixed", 120, 75),
+        ("each_unlike", 100, 90),
+    ],
 )
 def test_a_plan_is_short(documents, name, width, most):
     printed = shown(documents[name], width).splitlines()
@@ -42,7 +49,7 @@ def test_a_plan_is_short(documents, name, width, most):
     assert max(map(len, printed)) <= width
 
 
-@pytest.mark.parametrize("name", ["unlike", "equal", "mixed"])
+@pytest.mark.parametrize("name", ["unlike", "equal", "mixed", "each_unlike"])
 def test_every_step_of_every_host_is_in_a_line_with_that_host(documents, name):
     plans = {host: plan for host, plan in documents[name].hosts.items() if plan.status == "changes"}
     found = lines(plans)
@@ -51,7 +58,7 @@ def test_every_step_of_every_host_is_in_a_line_with_that_host(documents, name):
         for step in plan.steps:
             assert step.what, f"{step.title}: a step of a part says what it is in a word"
             files = any(re.match("(write|remove) /", one) for one in step.details)
-            values = step.value.split(", ") if step.what in ("hold", "boot") else [step.value]
+            values = re.split({"hold": ", ", "boot": ", ", "docker": "; "}.get(step.what, "$"), step.value)
             for value in filter(None, values):
                 told = any(line.what == step.what and value in line.value for line in mine)
                 assert told or step.what == "CUDA paths", (host, step)
@@ -67,6 +74,24 @@ def test_totals_and_what_interrupts_work_come_last(documents):
     assert danger.startswith("  ! 40 reboots: all 40 hosts; only while no process uses the GPUs")
     assert down == "  ! driver down: all 40 hosts; new GPU programs fail until the reboot"
     assert "15 min" in more and hint.startswith("reasons and packages: -v")
+
+
+def test_questions_of_a_stranger_about_forty_unlike_hosts_have_one_place_each(documents):
+    document = documents["each_unlike"]
+    plans = {host: plan for host, plan in document.hosts.items() if plan.status == "changes"}
+    found = lines(plans)
+    for host in plans:
+        docker = [line for line in found if line.what == "docker" and line.sign == "~" and host in line.hosts]
+        assert len({line.value.split("; ")[0] for line in docker}) == len(docker) <= 2, "what happens to docker on it"
+        driver = [line for line in found if line.what == "driver" and host in line.hosts]
+        branch = [line for line in found if line.what == "branch" and host in line.hosts]
+        assert len(driver) <= 1 and (len(branch) == 1 or not driver), "why this branch"
+        assert all(value in branch[0].value for value in ("supported until", "archive")) or not driver
+    total, packages, reboot = shown(document, 400).splitlines()[-5:-2]
+    reboots = sum(plan.reboot.needed for plan in plans.values())
+    gone = sum(change.action == "remove" for plan in plans.values() for change in plan.packages)
+    assert total.startswith("plan: 40 hosts: ") and reboot.startswith(f"  ! {reboots} reboots: "), "which hosts reboot"
+    assert f", {gone} removed; " in packages and re.search(r"; \d+ GB to download, at most .* a host", packages)
 
 
 def test_what_goes_is_red():
