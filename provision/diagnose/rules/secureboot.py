@@ -54,11 +54,12 @@ def _bad_signatures(case: Case) -> list[tuple[str, str, bool]]:
         module = modules[0]
         if not module.signed:
             rows.append((kernel, f"{module.path}: not signed", True))
-        elif module.origin != "prebuilt" and (case.facts.secure_boot.mok_enrolled is False or refused):
+            continue
+        # The distribution's kernels know the key of its modules: only a refusal shows that this is another kernel.
+        unknown = module.origin != "prebuilt" and case.facts.secure_boot.mok_enrolled is False
+        if unknown or refused:
             signer = module.signer or "a key of this machine"
-            why = (
-                "which is not enrolled" if case.facts.secure_boot.mok_enrolled is False else "which the kernel refused"
-            )
+            why = "which is not enrolled" if unknown else "which the kernel refused"
             rows.append((kernel, f"{module.path}: signed by {signer}, {why}", False))
     return rows
 
@@ -99,10 +100,10 @@ def _find(case: Case, unsigned: bool) -> Iterator[Found]:
         if unsigned
         else f"the module of kernel {', '.join(affects)} is signed by a key that the firmware does not know{when}"
     )
-    yield Found(message, evidence, *(_repairs(case, unsigned)))
+    yield Found(message, evidence, *(_repairs(case, affects)))
 
 
-def _repairs(case: Case, unsigned: bool) -> tuple[Repair, ...]:
+def _repairs(case: Case, kernels: list[str]) -> tuple[Repair, ...]:
     build = str(case.values.get("nvidia_driver_build", "auto"))
     channel = queries.installed(case).channel
     if _waits(case):
@@ -112,6 +113,14 @@ def _repairs(case: Case, unsigned: bool) -> tuple[Repair, ...]:
             queries.manual(
                 f"{asked} waits: reboot, and confirm it in the blue screen (MokManager) at the machine's console at "
                 "that next boot; no program can do that, and without an answer it asks once only"
+            ),
+        )
+    modules = [queries.modules_of(case, kernel)[0] for kernel in kernels]
+    if all(module.origin == "prebuilt" and module.signed for module in modules):
+        return (
+            queries.manual(
+                f"boot a kernel of the archive that these modules were signed for, instead of {', '.join(kernels)}: it knows "
+                "their key; or enroll the signer's certificate at the console, if you have it and trust it: your decision"
             ),
         )
     enroll = queries.manual(
