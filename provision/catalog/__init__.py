@@ -601,13 +601,18 @@ class Catalog(Files):
             )
         return found
 
-    def cuda_in_repository(self, cuda: str, *, ubuntu: str) -> bool:
-        """True when NVIDIA's repository of that Ubuntu release holds the toolkit (source: cuda.yml,
-        ranges)."""
-        release, toolkit = self.ubuntu(ubuntu), self.cuda(cuda)
-        if release.cuda_first is None:
+    def cuda_in_repository(self, cuda: str, *, ubuntu: str, channel: str = "cuda") -> bool:
+        """True when NVIDIA's repository ("cuda") or the archive ("ubuntu") of a release holds a toolkit ("13.1", "13.1.1").
+
+        (source: cuda.yml, repository_ranges and archive_ranges)
+        """
+        release, toolkit = self.ubuntu(ubuntu), self.cuda(minor(cuda))
+        own = self.cuda_data.archive_ranges.get(release.version)
+        span = self.cuda_data.repository_ranges.get(release.version) if channel == "cuda" else own
+        if span is None or not between(toolkit.version, span.first, span.last):
             return False
-        return between(toolkit.version, release.cuda_first, release.cuda_last)
+        # Of NVIDIA's repository every release of a minor is taken to be there.
+        return channel == "cuda" or own is None or cuda in (toolkit.version, own.release or cuda)
 
     def repository(self, name: str, *, ubuntu: str, arch: str = "amd64") -> Repository:
         """apt repository "cuda", "container_toolkit" or "ppa" for an Ubuntu release and dpkg architecture.

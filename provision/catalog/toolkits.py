@@ -53,9 +53,14 @@ def native_from(catalog: Catalog, gpu: Gpu) -> str | None:
     return next((m.version for m in catalog.cuda_minors if gpu.cc in m.ccs), None)
 
 
-def holders(catalog: Catalog, cuda: str) -> list[str]:
-    """Ubuntu releases whose NVIDIA repository holds a toolkit."""
-    return [v for v in catalog.ubuntu_data.releases if catalog.cuda_in_repository(cuda, ubuntu=v)]
+def holders(catalog: Catalog, cuda: str, channel: str = "cuda") -> list[str]:
+    """Ubuntu releases whose NVIDIA repository, or whose archive (channel "ubuntu"), holds a toolkit."""
+    return [v for v in catalog.ubuntu_data.releases if catalog.cuda_in_repository(cuda, ubuntu=v, channel=channel)]
+
+
+def channels(catalog: Catalog, cuda: str, ubuntu: str) -> list[str]:
+    """Channels that hold a toolkit for an Ubuntu release: "cuda" (NVIDIA's repository), "ubuntu" (the archive)."""
+    return [one for one in ("cuda", "ubuntu") if catalog.cuda_in_repository(cuda, ubuntu=ubuntu, channel=one)]
 
 
 def nearest(catalog: Catalog, cuda: str) -> list[str]:
@@ -107,4 +112,5 @@ def c_library(catalog: Catalog, toolkit: CudaMinor, glibc: str | None) -> tuple[
         f"its headers fit glibc up to {bound.glibc}: a newer one declares {' and '.join(bound.functions)} itself, and nvcc "
         f'ends with "exception specification is incompatible", whatever the compiler'
     )
-    return reason, (f"CUDA {fit} or newer, or " if fit else "") + "compile in a container of an older Ubuntu"
+    ways = [f"CUDA {fit} or newer" if fit else "", bound.patched or "", "compile in a container of an older Ubuntu"]
+    return reason, ", or ".join(filter(None, ways))

@@ -15,7 +15,7 @@ from provision.catalog import SUPPORT_ORDER, UNSURE, Catalog, CudaMinor, Gpu, Su
 from provision.catalog.builds import choose_torch, of_tensorflow
 from provision.catalog.frameworks import pythons, tensorflow_pin
 from provision.catalog.models.base import last_day
-from provision.catalog.toolkits import holders, runs
+from provision.catalog.toolkits import channels, holders, runs
 from provision.catalog.versions import key
 from provision.compat.answer import (
     CompatAnswer,
@@ -89,14 +89,19 @@ class _Answer:
         span = sorted({t.version for item in others for t in item.toolkits if self.judge.compiled(t)}, key=key)
         answer.cuda = CudaAnswer(range=[span[0], span[-1]] if span else None)
         if toolkit:
+            archive = self.ubuntu and channels(self.catalog, toolkit.version, self.ubuntu.version) == ["ubuntu"]
+            only = (
+                self.catalog.cuda_data.archive_ranges[self.ubuntu.version].release if self.ubuntu and archive else None
+            )
             answer.cuda = CudaAnswer(
                 chosen=toolkit.version,
-                release=_release(toolkit, self.parsed["cuda"].text if cudas else ""),
+                release=only or _release(toolkit, self.parsed["cuda"].text if cudas else ""),
                 package=toolkit.toolkit_package,
                 gcc_max=toolkit.gcc_max,
                 range=answer.cuda.range,
             )
-            self._libraries(answer, toolkit, extra)
+            if not archive:
+                self._libraries(answer, toolkit, extra)
         self._frameworks(answer, tag, extra)
         self.warn.branch(branch)
         if self.parsed.image:

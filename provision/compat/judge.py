@@ -21,7 +21,7 @@ from provision.catalog.builds import (
 from provision.catalog.frameworks import MACHINES
 from provision.catalog.models.base import Flavour
 from provision.catalog.models.frameworks import JaxBuild
-from provision.catalog.toolkits import runs
+from provision.catalog.toolkits import c_library, channels, runs
 from provision.catalog.versions import key, loads_cudnn, minor, same
 from provision.compat.answer import Nearest
 from provision.compat.request import ParsedRequest, RequestItem, parse_one
@@ -213,8 +213,11 @@ class Judge:
             return False
         if not self._runs(toolkit, driver, parsed):
             return False
-        if parsed.ubuntu and not self.catalog.cuda_in_repository(toolkit.version, ubuntu=parsed.ubuntu.version):
-            return False
+        if parsed.ubuntu:
+            held = channels(self.catalog, parsed.release(toolkit), parsed.ubuntu.version)
+            # The archive has neither cuDNN nor NCCL for its toolkits, and the two are never mixed.
+            if not held or ("cuda" not in held and (parsed.cudnn or parsed.nccl)):
+                return False
         return parsed.cudnn is None or self._has_cudnn(toolkit, parsed.cudnn, parsed)
 
     def _has_cudnn(self, toolkit: CudaMinor, version: str, parsed: ParsedRequest) -> bool:
@@ -329,7 +332,11 @@ class Judge:
         catalog = self.catalog
         if item.kind in ("cuda", "image_cuda"):
             nearest = _by_position([t.version for t in catalog.cuda_minors], [t.version for t in item.means])
-            return sorted(nearest, key=lambda v: not self.compiled(catalog.cuda(v)))
+            # What only runs, and compiles for no card that is asked for or not on that Ubuntu, comes last.
+            glibc = self.parsed.ubuntu.glibc if self.parsed.ubuntu else None
+            toolkits = [catalog.cuda(v) for v in nearest]
+            late = {t.version: not self.compiled(t) or c_library(catalog, t, glibc) is not None for t in toolkits}
+            return sorted(nearest, key=lambda v: late[v])
         if item.kind == "cudnn":
             order = list(reversed(catalog.cudnn_versions))
             return _by_position(order, [v for v in order if same(item.means, v)])

@@ -289,9 +289,11 @@ class Clash:
         other = elsewhere(self.catalog, text if text in newest.releases else newest.version)
         message = f"NVIDIA's repository of {self.title['ubuntu']} has no {self.title['cuda']}"
         last = ubuntu.cuda_last or "the current one"
+        archive = self.catalog.cuda_data.archive_ranges.get(ubuntu.version)
         clash = c_library(self.catalog, newest, ubuntu.glibc)
         because = [
             f"it begins with {ubuntu.cuda_first} and ends with {last}{where}",
+            *([f"the archive has {archive.release or archive.first}"] if archive else []),
             *([f"from elsewhere it does not compile there (glibc {ubuntu.glibc}): {clash[0]}"] if clash else []),
         ]
         return self._say("cuda.not_in_repository", message, because, "; or ".join([*self.near, other]))

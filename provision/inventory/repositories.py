@@ -201,7 +201,7 @@ def source_spec(kind: str, mirror: Mirror, facts: Facts, catalog: Catalog) -> di
             f"the key of {NAMES[kind]} for Ubuntu {facts.host.os.version_id} is not known to the catalog",
             because=[repository.note or "no source states its fingerprint", "nothing is installed on trust"],
             hint=f"set {prefix} to the key and {prefix}_fingerprint to its fingerprint as the vendor states it"
-            + (", or nvidia_driver_channel: ubuntu" if mirror.variables.startswith("nvidia_driver") else ""),
+            + _archive_instead(mirror.variables, facts, catalog),
         )
     return {
         # as files are called
@@ -213,6 +213,14 @@ def source_spec(kind: str, mirror: Mirror, facts: Facts, catalog: Catalog) -> di
         "key_url": key_url,
         "fingerprint": wanted,
     }
+
+
+def _archive_instead(variables: str, facts: Facts, catalog: Catalog) -> str:
+    """What the Ubuntu archive has in the place of NVIDIA's repository, as the end of a hint."""
+    if variables.startswith("nvidia_driver"):
+        return ", or nvidia_driver_channel: ubuntu"
+    own = catalog.cuda_data.archive_ranges.get(facts.host.os.version_id)
+    return f', or cuda_toolkit_channel: ubuntu with cuda_toolkit_versions: ["{own.last or own.first}"]' if own else ""
 
 
 def archive_key(given: str, catalog: Catalog) -> tuple[list[str], str | None]:

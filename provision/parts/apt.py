@@ -25,7 +25,7 @@ class AptPart:
     repositories: SourceSpecs of apt.query with the words of their reason; absent: names of our repositories that are no longer
     wanted; omitted: entries of the host's sources that our
     own file replaces; old_keys: keyrings that apt trusts for every repository and that an old key goes from;
-    preferences: text of our file; unattended: patterns that unattended-upgrades must leave alone; before: packages that
+    preferences: stanzas of our file; unattended: patterns that unattended-upgrades must leave alone; before: packages that
     need a transaction of their own first;
     family: upstream version at which every driver package must end; hold, release: what becomes of the driver's holds;
     extra_hold, extra_release: exact names besides the driver's.
@@ -145,10 +145,11 @@ def _configure(parts: Sequence[AptPart], facts: Facts, proxy: HostProxy) -> tupl
     for path in _union(part.old_keys for part in parts):
         details.append(f"remove the repository's key from {path}")
         because.append("gpu-provision's entry names its key: apt need not trust it for every repository")
-    preferences = next((part for part in parts if part.preferences), None)
-    if preferences and have.get(apt_files.PREFERENCES) != apt_files.sha256(str(preferences.preferences)):
+    pinned = [part for part in parts if part.preferences]
+    preferences = "\n".join(dict.fromkeys(str(part.preferences) for part in pinned)) or None
+    if preferences and have.get(apt_files.PREFERENCES) != apt_files.sha256(preferences):
         details.append(f"write {apt_files.PREFERENCES}")
-        because.append(preferences.preferences_because)
+        because += [part.preferences_because for part in pinned]
     patterns = _union((part.unattended for part in parts), in_order=True)
     # They match from the start of a name: one that begins with another adds nothing.
     patterns = [one for one in patterns if not any(one != other and one.startswith(other) for other in patterns)]
@@ -174,7 +175,7 @@ def _configure(parts: Sequence[AptPart], facts: Facts, proxy: HostProxy) -> tupl
             *(spec for spec, _ in repositories.values()),
             *({"name": name, "uris": "", "state": "absent"} for name in absent),
         ],
-        "preferences": preferences.preferences if preferences else None,
+        "preferences": preferences,
         # Without a part nobody knows what belongs there: it stays.
         "unattended_blacklist": patterns if parts else None,
         "proxy": text,

@@ -6,12 +6,14 @@ toolkits are made after them, with the component versions of the catalog where i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from provision.parts.candidates import Candidate, Candidates
 
 CONTROL = Path(__file__).parents[1] / "fixtures/cuda-13.0.control"
+ARCHIVE = "http://archive.test/ubuntu"
 URI = "http://mirror.test/compute/cuda/repos/ubuntu2404/x86_64/"
 # Component builds of the releases that the tests use: cudart, nvcc and the rest; cublas.
 BUILDS = {
@@ -24,6 +26,7 @@ BUILDS = {
     "12.6.3": ("12.6.77", "12.6.4.1"),
     "12.8.1": ("12.8.90", "12.8.4.1"),
     "12.9.1": ("12.9.79", "12.9.1.4"),
+    "13.1.1": ("13.1.80", "13.2.1.1"),
     "13.3.1": ("13.3.29", "13.6.0.2"),
     "13.5.0": ("13.5.37", "13.10.0.20"),
 }
@@ -132,6 +135,14 @@ def thirteen() -> list[Candidate]:
     ]
 
 
+def of_ubuntu(release: str) -> list[Candidate]:
+    """A toolkit as the Ubuntu archive has it: the same names and relations, versions of its own."""
+    return [
+        replace(c, version=c.version.replace("-1", "-0ubuntu1"), uri=ARCHIVE, origin="Ubuntu", component="multiverse")
+        for c in toolkit(release)
+    ]
+
+
 def cudnn9(version: str, *majors: str) -> list[Candidate]:
     """cuDNN 9 for CUDA majors; headers in a package of their own from 9.10 on, which keep libcudnn8-dev out."""
     full, rows = f"{version}-1", []
@@ -216,6 +227,7 @@ CANDIDATES = {
     "noble": repository("12.5.1", "12.6.3", "12.8.1", "12.9.1", "13.0.2", "13.5.0"),
     "noble-951": repository("12.6.3", libraries=[*cudnn9("9.5.1.17", "12"), *cudnn9("9.14.0.64", "12")]),
     "resolute": repository("13.3.1", "13.5.0", libraries=[*cudnn9("9.28.0.42", "13"), *nccl("2.30.7-1+cuda13.3")]),
+    "archive-13.1": available(of_ubuntu("13.1.1")),
     "old-12.4": repository("12.4.0"),
     "torn": available([c for c in toolkit("12.6.3") if c.name != "libcublas-dev-12-6"], LIBRARIES),
     "poisoned": available(

@@ -21,9 +21,15 @@ TODAY = date(2026, 11, 28)
 ABSENT: dict[str, Candidates] = {}
 
 
-def resolved(config: CudaConfig, facts: Facts, available: Candidates | None, driver: Decision) -> CudaDecision:
+def resolved(
+    config: CudaConfig,
+    facts: Facts,
+    available: Candidates | None,
+    driver: Decision,
+    archive: Candidates | None = DRIVER_CANDIDATES["noble"],
+) -> CudaDecision:
     """offer None: apt was not asked. What the archive has of drivers is there in any case, as where the driver is ours."""
-    candidates = {"ubuntu": DRIVER_CANDIDATES["noble"]} | ({"cuda": available} if available is not None else {})
+    candidates = {name: one for name, one in (("ubuntu", archive), ("cuda", available)) if one is not None}
     return resolve_cuda(config, facts, load_catalog(), candidates, driver, TODAY)
 
 

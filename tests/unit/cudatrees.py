@@ -1,7 +1,8 @@
 """Hosts with CUDA from a few words, as file trees: what NVIDIA's packages and runfiles put on a disk.
 
 Keys of a description, besides those of trees:
-    toolkits ["12.4", "11.8 runfile", "12.0 left"]: of packages, of a runfile, or a folder that a removal left behind
+    toolkits ["12.4", "11.8 runfile", "12.0 left", "13.1 ubuntu"]: of packages, of a runfile,
+        of the Ubuntu archive's packages, or a folder that a removal left behind
     default: where /usr/local/cuda leads to, by update-alternatives; mode: manual or auto
     cudnn "9.14.0.64 13" or "8.9.7.29 12.2" · nccl "2.28.3 13.0": version and CUDA, each with header, library and packages
     login: true puts the role's own profile file there
@@ -82,7 +83,7 @@ def _toolkit(tree, version, origin):
     if origin == "left":
         tree["files"][f"{base}/extras/README"] = ""
         return
-    target = f"{base}/targets/x86_64-linux"
+    target, revision = f"{base}/targets/x86_64-linux", "0ubuntu1" if origin == "ubuntu" else "1"
     tree["links"] |= {f"{base}/lib64": "targets/x86_64-linux/lib", f"{base}/include": "targets/x86_64-linux/include"}
     tree["files"] |= {
         f"{base}/bin/nvcc": "\x7fELF",
@@ -95,18 +96,18 @@ def _toolkit(tree, version, origin):
         tree["files"][f"{target}/lib/lib{part}.so.{version}.99"] = ""
         tree["links"][f"{target}/lib/{name}"] = f"lib{part}.so.{version}.99"
         tree["cache"].append(f"{name} {target}/lib/{name}")
-        if origin == "apt":
+        if origin in ("apt", "ubuntu"):
             _package(
                 tree,
                 f"{package}-{dashed}",
-                f"{version}.99-1",
+                f"{version}.99-{revision}",
                 [f"{target}/lib/{name}", f"{target}/lib/lib{part}.so.{version}.99"],
             )
     if origin == "runfile":
         tree["files"][f"{base}/bin/cuda-uninstaller"] = ""
     else:
-        _package(tree, f"cuda-nvcc-{dashed}", f"{version}.99-1", [f"{base}/bin/nvcc"])
-        _package(tree, f"cuda-toolkit-{dashed}", f"{version}.1-1")
+        _package(tree, f"cuda-nvcc-{dashed}", f"{version}.99-{revision}", [f"{base}/bin/nvcc"])
+        _package(tree, f"cuda-toolkit-{dashed}", f"{version}.1-{revision}")
 
 
 def _link(tree, name, version, mode, versions):

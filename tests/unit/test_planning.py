@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from provision.errors import HostFailedError, RefusedError, UnreachableError, UsageError
 from provision.lib.findings import Check
@@ -316,17 +317,38 @@ def as_written(facts, configure):
     own = {apt_files.UNATTENDED: apt_files.sha256(apt_files.render_unattended(configure["unattended_blacklist"]))}
     if configure["preferences"]:
         own[apt_files.PREFERENCES] = apt_files.sha256(configure["preferences"])
+    sources = []
     for spec in configure["repositories"]:
+        path = apt_files.sources_path(spec["name"])
+        sources.append({"file": path, "types": ["deb"], "uris": [spec["uris"]], "suites": [spec["suites"]]})
         text = apt_files.render_sources(spec["name"], spec["uris"], spec["suites"], spec["components"])
-        own[apt_files.sources_path(spec["name"])] = apt_files.sha256(text)
+        own[path] = apt_files.sha256(text)
+    pins, errors = apt_conf.parse_preferences(configure["preferences"] or "", apt_files.PREFERENCES)
+    assert not errors
     apt = facts.apt.model_copy(update={"blacklist": configure["unattended_blacklist"]})
+    read = {"preferences": pins} if pins else {}
+    read |= {"sources": sources} if sources else {}
+    apt = type(apt).model_validate({**apt.model_dump(), **read})
     return facts.model_copy(update={"apt": apt, "own_files": {**facts.own_files, **own}})
 
 
-def test_roles_in_plays_of_their_own_do_not_write_over_each_other():
-    available = Candidates({**CANDIDATES["noble"].packages, **CUDA_CANDIDATES["jammy"].packages})
-    facts = host(["RTX 4090"], "580 580.142 open signed", host={"os": {"version_id": "22.04"}})
-    config = {"cuda_toolkit_versions": ["12.4"], "nvidia_driver_channel": "ubuntu"}
+@pytest.mark.parametrize(
+    ("ubuntu", "repository", "version", "stanzas"),
+    [
+        ("22.04", "jammy", "12.4", ["release o=NVIDIA"]),
+        # From 26.04 on the archive has CUDA under the same names.
+        ("26.04", "resolute", "13.3", ["release o=NVIDIA", "release o=Ubuntu"]),
+    ],
+)
+def test_roles_in_plays_of_their_own_do_not_write_over_each_other(ubuntu, repository, version, stanzas):
+    available = Candidates({**CANDIDATES["noble"].packages, **CUDA_CANDIDATES[repository].packages})
+    facts = host(["RTX 4090"], "580 580.142 open signed", host={"os": {"version_id": ubuntu}})
+    config = {
+        "cuda_toolkit_versions": [version],
+        "nvidia_driver_channel": "ubuntu",
+        "cuda_toolkit_repo_key": "https://mirror.test/key.asc",
+        "cuda_toolkit_repo_key_fingerprint": "A" * 40,
+    }
     empty = {**CHANGES, "changes": []}
 
     def configure(now, parts):
@@ -335,6 +357,7 @@ def test_roles_in_plays_of_their_own_do_not_write_over_each_other():
         return (plan.spec["apt"] or {}).get("configure")
 
     both = configure(facts, ["driver", "cuda"])
+    assert re.findall("^Pin: (.*)$", both["preferences"], re.M) == stanzas
     for order in (["driver"], ["cuda"]), (["cuda"], ["driver"]), (["driver", "cuda"], ["cuda"]):
         now = facts
         for parts in order:
@@ -346,6 +369,27 @@ def test_roles_in_plays_of_their_own_do_not_write_over_each_other():
         assert configure(now, ["driver"]) is None and configure(now, ["cuda"]) is None, order
         assert now.own_files[apt_files.UNATTENDED] == as_written(facts, both).own_files[apt_files.UNATTENDED]
         assert now.own_files[apt_files.PREFERENCES] == as_written(facts, both).own_files[apt_files.PREFERENCES]
+
+
+@pytest.mark.parametrize(("driver", "stanzas"), [("cuda", ["release o=Ubuntu", "release o=NVIDIA"]), ("ubuntu", [])])
+def test_cuda_of_the_archive_is_kept_from_nvidias_where_that_is_there(driver, stanzas):
+    """The driver may come from NVIDIA's repository and CUDA from the archive; without that repository nothing is pinned."""
+    archive = CUDA_CANDIDATES["archive-13.1"].packages
+    available = Candidates({**CANDIDATES["noble" if driver == "ubuntu" else "cuda"].packages, **archive})
+    call = FakeHost(available, {**CHANGES, "changes": []})
+    config = {
+        "cuda_toolkit_versions": ["13.1"],
+        "nvidia_driver_channel": driver,
+        "nvidia_driver_repo_key": "https://mirror.test/key.asc",
+        "nvidia_driver_repo_key_fingerprint": "A" * 40,
+    }
+    facts = host(["RTX 4090"], host={"os": {"version_id": "26.04"}})
+    plan = plan_from_facts("gpu01", facts, call, config)
+    assert not plan.blockers
+    assert "cuda-toolkit-13-1=13.1.1-0ubuntu1" in plan.spec["apt"]["install"]
+    text = (plan.spec["apt"]["configure"] or {}).get("preferences") or ""
+    assert re.findall("^Pin: (.*)$", text, re.M) == stanzas
+    assert any(re.fullmatch(one, "cuda-toolkit-13-1") for one in call.args["offer"]["patterns"])
 
 
 def test_a_role_that_is_planned_for_lets_its_own_go():

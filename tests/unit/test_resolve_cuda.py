@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.unit.candidates import CANDIDATES as DRIVER_CANDIDATES
+from tests.unit.cudacandidates import CANDIDATES
 from tests.unit.cudahosts import case_candidates, case_config, case_driver, case_host, resolved
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/cuda.yml").read_text())
@@ -47,7 +49,10 @@ def test_resolve_cuda(case):
     expect = case["expect"]
     assert set(expect) <= KNOWN
     facts, config, available = case_host(case), case_config(case), case_candidates(case)
-    decision = resolved(config, facts, available, case_driver(case, facts, config))
+    archive = case.get("archive", "drivers")
+    named = {"drivers": DRIVER_CANDIDATES["noble"], None: None}
+    has = named[archive] if archive in named else CANDIDATES[archive]
+    decision = resolved(config, facts, available, case_driver(case, facts, config), has)
     codes = [issue.code for issue in decision.warnings]
     if "blocker" in expect:
         refused(decision, expect)

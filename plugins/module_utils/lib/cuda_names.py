@@ -55,6 +55,23 @@ _DISTRIBUTION = re.compile(
     r"lib(?:cuda(?:rt|devrt)|cublas|cublaslt|cufft|cufftw|curand|cusolver|cusolvermg|cusparse|npp[a-z]*|nvblas|nvfatbin|"
     r"nvgraph|nvjitlink|nvjpeg|nvrtc|nvrtc-builtins|nvvm|cupti)[0-9][0-9.]*|lib(?:cu|acc)inj64-[0-9][0-9.]*)$"
 )
+# What the Ubuntu archive (from 26.04 on) and NVIDIA's repository ship under the same names: globs for a pin.
+PIN_PATTERNS = (
+    "cuda-toolkit",
+    "cuda-toolkit-*",
+    "cuda-*-[0-9]*-[0-9]*",
+    "gds-tools-[0-9]*-[0-9]*",
+    "nsight-compute*",
+    "nsight-systems*",
+    *(
+        "lib%s*-[0-9]*-[0-9]*" % stem
+        for stem in (
+            *("cublas", "cudla", "cufft", "cufile", "cuobjclient", "curand", "cusolver", "cusparse", "npp"),
+            *("nvfatbin", "nvjitlink", "nvjpeg", "nvptxcompiler", "nvvm"),
+        )
+    ),
+)
+_OF_UBUNTU = re.compile(r"-[0-9]+ubuntu[0-9]")
 _SUFFIX = re.compile(r"\+cuda([0-9]+\.[0-9]+)")
 
 
@@ -153,6 +170,15 @@ def release_package(version, profile="full"):
 def release(version):
     """Release of a metapackage's Debian version: ``12.4.1-1`` gives ``12.4.1``."""
     return version.split(":", 1)[-1].rsplit("-", 1)[0]
+
+
+def channel(version):
+    """``ubuntu`` or ``cuda`` (NVIDIA's repository): which of the two has a part of a toolkit at a Debian version.
+
+    13.1.80-0ubuntu2 is the archive's, 13.1.80-1 NVIDIA's (source: hosts of Ubuntu 26.04 in public files, 2026-07 to
+    2026-09). Not for cuda-compat, which has -0ubuntu1 in NVIDIA's repository as well.
+    """
+    return "ubuntu" if _OF_UBUNTU.search(version) else "cuda"
 
 
 def suffix(version):

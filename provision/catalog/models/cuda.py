@@ -25,6 +25,12 @@ class RepositoryRange(Fact):
     last: Minor | None
 
 
+class ArchiveRange(RepositoryRange):
+    """Toolkits that the Ubuntu archive holds; release: the only one, where that was seen."""
+
+    release: Version | None = None
+
+
 class MinorRow(Fact):
     sm: tuple[str, ...]
     sm_certainty: Certainty
@@ -41,6 +47,8 @@ class GlibcBound(Fact):
     last: Minor
     glibc: Minor
     functions: tuple[str, ...]
+    # packages of Ubuntu's own with the headers mended, as text
+    patched: str | None = None
 
 
 class ReleaseRow(Fact):
@@ -53,6 +61,7 @@ class Cuda(Topic):
     no_release: tuple[Minor, ...]
     apt: CudaApt
     repository_ranges: dict[str, RepositoryRange]
+    archive_ranges: dict[str, ArchiveRange] = {}
     minors: dict[Minor, MinorRow]
     glibc_max: tuple[GlibcBound, ...] = ()
     releases: dict[Version, ReleaseRow]

@@ -15,6 +15,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_name
 from provision.facts import CudaLibrary, Facts, Package, ShellLine
 from provision.lib.findings import Check
 from provision.parts.check import CudaExpect, Expect, check, failed, passed, skipped, warned
+from provision.parts.cuda.packages import installed_channels, of_channels, purge
 
 LINK = "/usr/local/cuda"
 # Forward compatibility is for data-center cards (source: NVIDIA's CUDA compatibility guide).
@@ -111,6 +112,29 @@ def toolkits(facts: Facts, expect: Expect) -> Check:
     if not rows:
         return skipped("no CUDA toolkit")
     return passed(", ".join(f"CUDA {row.release or row.version or '?'}" for row in rows), evidence)
+
+
+@check("cuda.origin")
+def origin(facts: Facts, expect: Expect) -> Check:
+    """Every toolkit that apt brought is of one origin: NVIDIA's repository or the Ubuntu archive."""
+    found = installed_channels(facts.packages)
+    evidence = [f"CUDA {version} is from {of_channels(channel)}" for version, channel in found.items()]
+    mixed = [version for version, channel in found.items() if "," in channel]
+    if mixed:
+        return failed(
+            f"parts of CUDA {', '.join(mixed)} are from the Ubuntu archive and others from NVIDIA's repository",
+            evidence,
+            f"{purge(mixed)}, then provision apply installs it from one of the two",
+        )
+    if len(set(found.values())) > 1:
+        return warned(
+            "toolkits are from the Ubuntu archive and from NVIDIA's repository: they share packages of the same names",
+            evidence,
+            "cuda_toolkit_channel says which of the two; cuda_toolkit_prune: true removes toolkits that are not listed",
+        )
+    if not found:
+        return skipped("no toolkit of apt's")
+    return passed(f"CUDA {', '.join(found)} from {of_channels(next(iter(found.values())))}")
 
 
 def gutted(
@@ -450,4 +474,4 @@ def held(facts: Facts, expect: Expect) -> Check:
     return passed(f"all {len(want.names)} held")
 
 
-CHECKS = (toolkits, nvccs, links, driver, environment, held)
+CHECKS = (toolkits, origin, nvccs, links, driver, environment, held)

@@ -16,11 +16,13 @@ _LIBRARY = re.compile(r"(?P<version>[0-9]+(\.[0-9]+)*)(-(?P<revision>[0-9]+))?(\
 class CudaConfig:
     """The inventory's cuda_toolkit_* values; see roles/cuda_toolkit/meta/argument_specs.yml.
 
-    versions: minors ("12.4": its newest release) or exact releases ("12.4.1"). default "": what /usr/local/cuda leads to
+    channel: "auto", "cuda" (NVIDIA's repository) or "ubuntu" (the archive). versions: minors ("12.4": its newest release)
+    or exact releases ("12.4.1"). default "": what /usr/local/cuda leads to
     now if that is listed, else the newest listed. cudnn: "none", "auto", a major, an exact version, or two majors with a
     comma between. nccl: "none", "auto" or a version, with or without its "+cudaX.Y".
     """
 
+    channel: str = "auto"
     versions: tuple[str, ...] = ()
     default: str = ""
     profile: str = "full"
@@ -124,3 +126,5 @@ class CudaDecision(BaseDecision):
     """The toolkits of one host. Without a target, blockers and ``ask`` there is nothing to do. See Notes."""
 
     target: CudaTarget | None = None
+    # where the toolkits come from: "cuda" or "ubuntu"
+    channel: str = "cuda"

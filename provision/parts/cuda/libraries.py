@@ -48,7 +48,10 @@ class Pick:
 
 
 class Libraries:
-    """Chooses cuDNN and NCCL for one host. minors: the toolkits; default: the one that counts where one has to."""
+    """Chooses cuDNN and NCCL for one host. minors: the toolkits; default: the one that counts where one has to.
+
+    repository: where they come from, as text.
+    """
 
     def __init__(
         self,
@@ -60,9 +63,11 @@ class Libraries:
         default: str,
         headers: bool,
         update: bool,
+        repository: str,
     ) -> None:
         self.facts, self.catalog, self.available, self.gpus = facts, catalog, available, distinct(gpus)
         self.minors, self.default, self.headers, self.update = minors, default, headers, update
+        self.repository = repository
 
     def per_major(self) -> list[str]:
         """One minor for every CUDA major: the default, else its newest; the default's major first, then newer ones first."""
@@ -140,7 +145,7 @@ class Libraries:
         if tried and drives and not self.update:
             chosen, because = tried[0], f"{pair.because if pair else ''}"
         elif drives:
-            chosen, because = drives[0], f"the newest for CUDA {cuda} in NVIDIA's repository"
+            chosen, because = drives[0], f"the newest for CUDA {cuda} in {self.repository}"
         else:
             some = [
                 c
@@ -191,7 +196,7 @@ class Libraries:
             there = list(dict.fromkeys(cuda_names.upstream(c.version) for c in here))
             return Issue(
                 code="cuda.cudnn_not_offered",
-                message=f"NVIDIA's repository has no cuDNN {config.text} for CUDA {_list(minors)}",
+                message=f"{self.repository} has no cuDNN {config.text} for CUDA {_list(minors)}",
                 because=[f"it has {', '.join(there[:6])}", *self.available.errors[:3]],
                 hint="",
             )
@@ -211,7 +216,7 @@ class Libraries:
         what = f"cuDNN {config.text}" if config.version else "cuDNN"
         return Issue(
             code="cuda.cudnn_other_cuda",
-            message=f"NVIDIA's repository has no {what} for CUDA {_list(minors)}",
+            message=f"{self.repository} has no {what} for CUDA {_list(minors)}",
             because=[
                 *([f"it has it for CUDA {', '.join(others)}"] if others else ["it has none at all"]),
                 *self.available.errors[:3],
@@ -255,7 +260,7 @@ class Libraries:
         tried = [c for c in full if pair and self._is_pair(c, pair.pins)]
         tried = [] if self.update else tried
         chosen = (tried or full)[0]
-        because = pair.because if tried and pair else f"the newest for CUDA {cuda} in NVIDIA's repository"
+        because = pair.because if tried and pair else f"the newest for CUDA {cuda} in {self.repository}"
         if config.version:
             because = "asked for"
         return Pick(
@@ -301,7 +306,7 @@ class Libraries:
         code = "cuda.nccl_other_cuda" if matching or not config.version else "cuda.nccl_not_offered"
         return Issue(
             code=code,
-            message=f"NVIDIA's repository has no {what} for CUDA {_list(cudas)}",
+            message=f"{self.repository} has no {what} for CUDA {_list(cudas)}",
             because=[
                 f"it has {', '.join((matching or there)[:6])}" if there else "it has none at all",
                 "libnccl2 works with one CUDA major: the one of its suffix",

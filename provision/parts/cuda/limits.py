@@ -9,9 +9,7 @@ from provision.facts import Facts
 from provision.parts.cuda.desired import CudaConfig, CudaDecision
 from provision.parts.cuda.preconditions import leave
 from provision.parts.cuda.variables import Wanted
-from provision.parts.decision import Decision, join_and
-
-REPOSITORY = "NVIDIA's repository"
+from provision.parts.decision import CHANNELS, Decision, join_and
 
 
 def driver_version(facts: Facts, driver: Decision) -> str | None:
@@ -77,9 +75,9 @@ def check_gpus(catalog: Catalog, config: CudaConfig, wanted: list[Wanted], gpus:
 
 
 def check_repository(catalog: Catalog, facts: Facts, config: CudaConfig, out: CudaDecision) -> None:
-    """Refuse a release or architecture that NVIDIA has no repository for (scenario N1), where no mirror is named."""
+    """Refuse a release or architecture that NVIDIA has no repository for (scenario N1), where that is needed."""
     ubuntu, arch = facts.host.os.version_id, facts.host.arch
-    if config.repo_url:
+    if config.repo_url or out.channel == "ubuntu":
         return
     try:
         catalog.repository("cuda", ubuntu=ubuntu, arch=arch)
@@ -96,7 +94,9 @@ def check_repository(catalog: Catalog, facts: Facts, config: CudaConfig, out: Cu
 def check_available(catalog: Catalog, ubuntu: str, config: CudaConfig, wanted: list[Wanted], out: CudaDecision) -> None:
     """Refuse toolkits that the repository of this Ubuntu is not known to hold, before apt is asked."""
     for item in wanted:
-        if not config.repo_url and not catalog.cuda_in_repository(item.minor, ubuntu=ubuntu):
+        if not config.repo_url and not catalog.cuda_in_repository(
+            item.release or item.minor, ubuntu=ubuntu, channel=out.channel
+        ):
             refuse_not_available(catalog, ubuntu, item, [], out)
 
 
@@ -104,7 +104,7 @@ def refuse_unread(errors: list[str], out: CudaDecision) -> None:
     """Refuse to plan from a repository that apt could not read (scenario F4): it may hold what is wanted."""
     out.block(
         "cuda.repository_unread",
-        f"{REPOSITORY} cannot be read from this host",
+        f"{CHANNELS[out.channel]} cannot be read from this host",
         errors[:4],
         "make it reachable from there (network, proxy, key), or name a mirror (cuda_toolkit_repo_url), then plan again",
     )
@@ -112,17 +112,25 @@ def refuse_unread(errors: list[str], out: CudaDecision) -> None:
 
 def refuse_not_available(catalog: Catalog, ubuntu: str, item: Wanted, errors: list[str], out: CudaDecision) -> None:
     """Say where else a toolkit comes from. errors: of the repository, where it could not be read."""
-    release = catalog.ubuntu(ubuntu) if ubuntu in catalog.ubuntu_data.releases else None
-    held, because = holders(catalog, item.minor), list(errors[:4])
-    if release and release.cuda_first:
-        because.append(f"it begins with {release.cuda_first} and ends with {release.cuda_last or 'the current one'}")
-    if ubuntu in held:
+    data, archive = catalog.cuda_data, out.channel == "ubuntu"
+    span = (data.archive_ranges if archive else data.repository_ranges).get(ubuntu)
+    held, because = holders(catalog, item.release or item.minor, out.channel), list(errors[:4])
+    if span and span.first == span.last:
+        because.append(f"it has {(archive and data.archive_ranges[ubuntu].release) or span.first} only")
+    elif span:
+        because.append(f"it begins with {span.first} and ends with {span.last or 'the current one'}")
+    if ubuntu in held and archive:
+        because.append("the catalog knows it there, in multiverse: is that among the components of the host's sources?")
+    elif ubuntu in held:
         because.append("the catalog knows it there: a mirror may hold a part only, or NVIDIA removed it")
     elif held:
         because.append(f"that of Ubuntu {join_and(held)} has it")
+    other = "cuda" if archive else "ubuntu"
+    if ubuntu in holders(catalog, item.release or item.minor, other):
+        because.append(f"{CHANNELS[other]} has it there; one host takes all its toolkits from one of the two")
     out.block(
         "cuda.not_in_repository",
-        f"{REPOSITORY} for Ubuntu {ubuntu} has no CUDA {item.text}",
+        f"{CHANNELS[out.channel]} for Ubuntu {ubuntu} has no CUDA {item.text}",
         because,
         elsewhere(catalog, item.release if item.release in item.toolkit.releases else item.minor),
     )

@@ -10,6 +10,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, deb_version, driver_names
 from provision.facts import Package
 from provision.parts.candidates import Candidate, Candidates, Relation, relations
+from provision.parts.decision import CHANNELS, join_and
 
 _CONFIG = "cuda-toolkit-config-common"
 # Brings what a toolkit is made of; one of these says that a toolkit is meant, not a library that another package needs.
@@ -59,6 +60,25 @@ def installed_toolkits(packages: Packages) -> list[str]:
         if package is not None and package.version and package.base in _METAPACKAGES and is_there(packages, name):
             found.add(package.version)
     return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
+
+
+def installed_channels(packages: Packages) -> dict[str, str]:
+    """Return {minor of an installed toolkit: channel}; "ubuntu, cuda" where its parts are of both."""
+    found = {}
+    for version in installed_toolkits(packages):
+        rows = [packages[name].version for name in parts_of(packages, version) if is_there(packages, name)]
+        found[version] = ", ".join(sorted({cuda_names.channel(row) for row in rows}, reverse=True))
+    return found
+
+
+def of_channels(channel: str) -> str:
+    """A value of installed_channels as text."""
+    return join_and([CHANNELS[one] for one in channel.split(", ")])
+
+
+def purge(versions: Iterable[str]) -> str:
+    """A command that removes toolkits ("13.1") with every package that carries their number."""
+    return "apt-get purge " + " ".join(f"'~i~n-{version.replace('.', '-')}$'" for version in versions)
 
 
 def installed_release(packages: Packages, version: str, profile: str) -> str | None:

@@ -15,12 +15,13 @@ from provision.catalog.versions import minor
 from provision.errors import ProvisionError
 from provision.facts import Facts
 from provision.lib.text import natural
-from provision.parts.apt import PartPlan
+from provision.parts.apt import AptPart, PartPlan
 from provision.parts.base import Headline, Host, Part, headline
 from provision.parts.check import CudaExpect, DriverNeed
+from provision.parts.cuda import channel as cuda_channel
 from provision.parts.cuda import checks, library_checks
 from provision.parts.cuda.desired import library_configs
-from provision.parts.cuda.packages import is_there
+from provision.parts.cuda.packages import is_part, is_there
 from provision.parts.cuda.plan import UNATTENDED, plan_cuda
 from provision.parts.cuda.preconditions import current_default
 from provision.parts.cuda.proofs import PROOFS
@@ -56,20 +57,29 @@ class CudaPart(Part[CudaDecision, LockedCuda]):
         return resolve_cuda(host.desired.cuda, host.facts, host.catalog, host.candidates, host.driver)
 
     def patterns(self, host: Host, sources: Collection[str]) -> list[str]:
-        return list(PATTERNS) if "cuda" in sources else []
+        archive = host.desired.cuda.versions and host.decisions[self.name].channel == "ubuntu"
+        return list(PATTERNS) if "cuda" in sources or archive else []
 
     def channel(self, host: Host, decision: CudaDecision) -> str | None:
         """NVIDIA's repository where toolkits come from it or came through our file; a host that has them needs none.
 
         So a machine whose image brought CUDA, without internet, can be held and configured anyway.
         """
-        if decision.target is None:
+        if decision.target is None or decision.channel == "ubuntu":
             return None
         ours = apt_files.sources_path("cuda") in host.facts.own_files
         return "cuda" if decision.target.packages or ours or conflicting(host.facts) else None
 
     def plan(self, host: Host, decision: CudaDecision, source: dict[str, Any] | None) -> PartPlan:
-        return plan_cuda(host.desired.cuda, host.facts, decision, source)
+        plan = plan_cuda(host.desired.cuda, host.facts, decision, source)
+        pin = cuda_channel.kept_pin(host.facts)
+        if decision.target and decision.target.versions:
+            nvidia = "cuda" in host.channels.values()
+            pin = cuda_channel.pin(host.facts, host.catalog, decision.channel, nvidia)
+        if pin:
+            plan.apt = plan.apt or AptPart()
+            plan.apt.preferences, plan.apt.preferences_because = pin, cuda_channel.PIN_BECAUSE
+        return plan
 
     def group_of(self, package: str) -> str:
         found = cuda_names.parse(package)
@@ -107,6 +117,10 @@ class CudaPart(Part[CudaDecision, LockedCuda]):
 
     # --- lock
 
+    def channel_of(self, locked: LockedCuda) -> str:
+        release = [v for name, v in locked.packages.items() if is_part(name)]
+        return str(cuda_names.channel(release[0])) if release else "cuda"
+
     def is_asked(self, desired: Desired, facts: Facts) -> bool:
         return bool(desired.cuda.versions)
 
@@ -120,7 +134,10 @@ class CudaPart(Part[CudaDecision, LockedCuda]):
             elif asked not in (minor(asked), release):
                 against.append(f"cuda_toolkit_versions asks for {asked}, the lock has {release}")
             versions.append(release or asked)
-        exact: dict[str, Any] = {"cuda_toolkit_versions": versions}
+        channel = self.channel_of(locked)
+        if config.channel not in ("auto", channel):
+            against.append(f"cuda_toolkit_channel asks for {config.channel}, the lock has {channel}")
+        exact: dict[str, Any] = {"cuda_toolkit_versions": versions, "cuda_toolkit_channel": channel}
         if config.default and minor(config.default) != locked.default:
             against.append(f"cuda_toolkit_default asks for {config.default}, the lock has {locked.default}")
         elif locked.default in map(minor, versions):

@@ -16,11 +16,11 @@ from provision.catalog.versions import key, minor
 from provision.errors import Issue
 from provision.facts import Facts
 from provision.parts.candidates import Candidates
+from provision.parts.cuda import channel as cuda_channel
 from provision.parts.cuda import preconditions as cudahost
 from provision.parts.cuda.desired import CudaConfig, CudaDecision, CudaTarget
 from provision.parts.cuda.libraries import Libraries, Pick, in_the_way, without_conflicts
 from provision.parts.cuda.limits import (
-    REPOSITORY,
     check_available,
     check_driver,
     check_gpus,
@@ -42,7 +42,7 @@ from provision.parts.cuda.packages import (
 )
 from provision.parts.cuda.suggest import CudaSuggestions
 from provision.parts.cuda.variables import Asked, Wanted, read
-from provision.parts.decision import Decision, distinct, join_and
+from provision.parts.decision import CHANNELS, Decision, distinct, join_and
 
 __all__ = ["PATTERNS", "CudaDecision", "CudaTarget", "CudaConfig", "resolve_cuda"]
 
@@ -60,9 +60,9 @@ def resolve_cuda(
 ) -> CudaDecision:
     """Decide the CUDA toolkits of one host.
 
-    candidates: what apt has there, by channel; NVIDIA's repository is "cuda", asked for PATTERNS. driver: the driver's
+    candidates: what apt has there, by channel ("cuda" is NVIDIA's repository), asked for PATTERNS. driver: the driver's
     decision; while it still asks, the driver is not judged. Returns a CudaDecision with a target, with blockers, with
-    ``ask`` set to "cuda", or, where no toolkit is wanted, with none of them.
+    ``ask`` set to the channel, or, where no toolkit is wanted, with none of them.
     """
     return CudaResolver(config, facts, catalog, candidates, driver, today or date.today()).run()
 
@@ -80,8 +80,7 @@ class CudaResolver:
         today: date,
     ) -> None:
         self.config, self.facts, self.catalog, self.driver, self.today = config, facts, catalog, driver, today
-        self.candidates, self.available = candidates, candidates.get("cuda")
-        self.out = CudaDecision()
+        self.candidates, self.out = candidates, CudaDecision()
         self.gpus: list[Gpu] = distinct(driver.gpus)
         self.ubuntu = facts.host.os.version_id
         self.asked = Asked()
@@ -99,6 +98,10 @@ class CudaResolver:
         if not self.asked.toolkits:
             self._remove_all()
             return out
+        out.channel, because = cuda_channel.choose(config, self.facts, self.catalog, self.asked.toolkits)
+        if self.facts.host.os.version_id in self.catalog.cuda_data.archive_ranges:
+            out.reason("CUDA channel", self.repository, because)
+            cuda_channel.check_one_origin(config, self.facts, self.asked.minors, out)
         cudahost.check_system(self.facts, config, out)
         cudahost.check_folders(self.facts, config, self.asked.minors, out)
         cudahost.check_files(self.facts, config, self.asked.minors, out)
@@ -107,6 +110,15 @@ class CudaResolver:
         if not out.blockers:
             self._choose()
         return out
+
+    @property
+    def available(self) -> Candidates | None:
+        """What apt has in the channel; None where it was not asked."""
+        return self.candidates.get(self.out.channel)
+
+    @property
+    def repository(self) -> str:
+        return CHANNELS[self.out.channel]
 
     @property
     def driver_version(self) -> str | None:
@@ -168,7 +180,7 @@ class CudaResolver:
         if self.available is None and not self.out.blockers:
             check_available(self.catalog, self.ubuntu, self.config, wanted, self.out)
         if self.available is None and not self.out.blockers:
-            self.out.ask = "cuda"
+            self.out.ask = self.out.channel
         if self._is_unread():
             refuse_unread(self.available.errors if self.available else [], self.out)
         return self.available is not None and not self.out.blockers
@@ -203,18 +215,20 @@ class CudaResolver:
         if wanted.release and wanted.release not in there:
             self.out.block(
                 "cuda.release_not_offered",
-                f"{REPOSITORY} does not have CUDA {wanted.release}",
+                f"{self.repository} does not have CUDA {wanted.release}",
                 [*available.errors[:3], f"of {wanted.minor} it has {', '.join(there)}"],
                 "",
             )
             return None
-        release, because = wanted.release or there[0], f"the newest release of {wanted.minor} in {REPOSITORY}"
+        release, because = wanted.release or there[0], f"the newest release of {wanted.minor} in {self.repository}"
         if wanted.release:
             because = "asked for"
         elif have in there and not self.config.update:
             release, because = (str(have), "it is installed; what it lacks comes from the same release")
         elif have and have not in there and not _newer(release + "-1", have + "-1"):
-            because = f"the newest of {wanted.minor} that {REPOSITORY} has; the installed {have} is not there any more"
+            because = (
+                f"the newest of {wanted.minor} that {self.repository} has; the installed {have} is not there any more"
+            )
         more = [name for name in parts_of(rows, wanted.minor) if is_there(rows, name)]
         found = release_set(available, wanted.minor, profile, release, more)
         if found.drivers:
@@ -228,7 +242,7 @@ class CudaResolver:
         if found.missing:
             self.out.block(
                 "cuda.incomplete",
-                f"{REPOSITORY} has CUDA {release} without all that it is made of",
+                f"{self.repository} has CUDA {release} without all that it is made of",
                 [*available.errors[:3], *found.missing[:6]],
                 "try again later: a mirror may be synchronising",
             )
@@ -257,6 +271,7 @@ class CudaResolver:
             default,
             self.headers,
             self.config.update,
+            self.repository,
         )
         picks: list[Pick] = []
         for what, answer in (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from provision.catalog.toolkits import nearest, runs
-from provision.catalog.versions import minor
+from provision.catalog.versions import key, minor
 from provision.lib.suggest import combined, suggest
 from provision.parts.cuda.preconditions import leave
 from provision.parts.decision import DriverConfig
@@ -104,6 +104,9 @@ class CudaSuggestions:
             other = next((v for v in self._nearest(text) if v not in taken and self._alone(v)), None)
             if other:
                 changed.append(other)
+        if len(good) == len(listed) > 1:
+            # Each can be had, and not all of them together: without one of them, the oldest first.
+            return [tuple(text for text in listed if text != other) for other in sorted(listed, key=key)]
         without = [text for text in good if minor(text) not in {minor(t) for t in good[: good.index(text)]}]
         lists = [tuple(changed), *([tuple(without)] if without else [])]
         return [versions for versions in dict.fromkeys(lists) if versions]
