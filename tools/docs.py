@@ -210,6 +210,7 @@ def support_page() -> str:
         )
         for minor in reversed(catalog.cuda_minors)
     ]
+    archives = catalog.cuda_data.archive_ranges
     releases = [
         (
             row.version,
@@ -217,6 +218,7 @@ def support_page() -> str:
             row.gcc,
             row.glibc,
             f"{row.cuda_first} to {row.cuda_last or 'the newest'}" if row.cuda_first else "none",
+            archives[row.version].release or archives[row.version].first if row.version in archives else "none",
         )
         for row in map(catalog.ubuntu, catalog.ubuntu_data.releases)
     ]
@@ -239,7 +241,9 @@ def support_page() -> str:
             " minor-version compatibility.\n",
             _table(("CUDA", "Newest release", "Driver at least", "Compute capabilities", "gcc up to"), toolkits),
             "## Ubuntu\n",
-            _table(("Ubuntu", "Kernel", "gcc", "glibc", "CUDA in NVIDIA's repository"), releases),
+            _table(
+                ("Ubuntu", "Kernel", "gcc", "glibc", "CUDA in NVIDIA's repository", "CUDA in the archive"), releases
+            ),
             "Written from the catalog by `make docs`. [How the catalog is kept](catalog.md).\n",
         ]
     )

@@ -1,6 +1,6 @@
 """CUDA toolkits on simulated hosts: side by side with a driver, what every kind of shell sees, and what stays away.
 
-Four hosts serve the file: the tests of ``build`` go in order, each on what the one before left, as a person would.
+Five hosts serve the file: the tests of ``build`` go in order, each on what the one before left, as a person would.
 """
 
 import json
@@ -31,6 +31,16 @@ HOSTS = [
         "sources": ["archive", "cuda"],
         "installed": ["580-server open signed held", "libnccl2=2.15.5-1+cuda11.8"],
         "run": ["apt-mark hold libnccl2"],
+    },
+    # Both origins of one name: somebody ran Ubuntu's own command while NVIDIA's repository was there.
+    {
+        "name": "both",
+        "ubuntu": "26.04",
+        "gpus": ["RTX 4090"],
+        "nouveau": False,
+        "sources": ["archive", "cuda"],
+        "installed": ["580 open signed held"],
+        "run": ["apt-get install -y -q cuda-toolkit-13-1"],
     },
 ]
 THREE = {"cuda_toolkit_versions": ["11.8", "12.4", "13.0"], "cuda_toolkit_default": "12.4"}
@@ -301,3 +311,24 @@ def test_cudnn_and_nccl_go_with_their_cuda(fleet):
     assert {"libcudnn8", "libcudnn8-dev", "libnccl2", "libnccl-dev"} <= holds(host)
     assert not moved(host, "dist-upgrade") & set(installed)
     assert fleet.json("plan", *on("library", config))["hosts"]["library"]["status"] == "converged"
+
+
+def test_cuda_of_the_archive_stays_the_archives(fleet):
+    host = fleet.lab.host("both")
+    config = {"cuda_toolkit_versions": ["13.1"], "cuda_toolkit_cudnn": "none", "cuda_toolkit_nccl": "none"}
+    # apt took what toolkits share from whoever has it newer.
+    assert cuda_packages(host)["cuda-toolkit-config-common"] == "13.3.29-1"
+    fleet.run("apply", "--yes", *on("both", config))
+    parts = cuda_packages(host)
+    assert {version.rpartition("-")[2] for version in parts.values()} == {"0ubuntu1"}
+    assert set(parts) <= holds(host)
+    host.run(f"apt-mark unhold {' '.join(parts)}")
+    assert not moved(host, "dist-upgrade") & set(parts), "NVIDIA's, which are newer, are pinned away"
+    host.run(f"apt-mark hold {' '.join(parts)}")
+    assert fleet.json("plan", *on("both", config))["hosts"]["both"]["status"] == "converged"
+    checks = fleet.json("verify", *on("both", config))["hosts"]["both"]["checks"]
+    assert {c["id"]: c["status"] for c in checks}["cuda.origin"] == "pass"
+    refused = fleet.json("plan", *on("both", {**config, "cuda_toolkit_versions": ["13.3"]}), rc=5)["hosts"]["both"]
+    assert [issue["code"] for issue in refused["blockers"]] == ["cuda.two_origins"]
+    fleet.run("apply", "--yes", *on("both", {**config, "cuda_toolkit_versions": ["13.3"], "cuda_toolkit_prune": True}))
+    assert {version.rpartition("-")[2] for version in cuda_packages(host).values()} == {"1"}

@@ -82,12 +82,13 @@ def packages(ubuntu: str, *, later: bool = False) -> list[Package]:
 class Toolkit:
     """One release of the toolkit: names, versions and contents of its packages."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, kind: str = "releases") -> None:
+        """kind: ``releases`` of NVIDIA's repository, or ``archive``."""
         self.version = version
         self.minor = minor_of(version)
         self.major = self.minor.split(".")[0]
         self.dashed = self.minor.replace(".", "-")
-        self.row = data()["releases"][version]
+        self.row = data()[kind][version]
         self.prefix = f"/usr/local/cuda-{self.minor}"
         self.number = numbers(version)[0] * 1000 + numbers(version)[1] * 10
 

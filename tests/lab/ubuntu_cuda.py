@@ -6,7 +6,9 @@ data/cuda.yml. Left out of its relations: the driver's library, which the real o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from . import contents, cuda_repo, sofile
@@ -42,6 +44,8 @@ def packages(release: Release) -> list[Package]:
     row = cuda_repo.data()["ubuntu"][release.version]
     first = (release.codename,)
     built = [*_compilers(row, first), *_toolkit(row["toolkit"], first), *_cudnn(row.get("cudnn"), first)]
+    if "cuda" in row:
+        built += _of_nvidias_names(row["cuda"], first)
     if "nccl" in row:
 
         def package(name: str, version: str, fields: Any, files: Any, scripts: Any = None) -> Package:
@@ -50,6 +54,17 @@ def packages(release: Release) -> list[Package]:
 
         built += list(cuda_repo.nccl_pair(row["nccl"]["nccl"], row["nccl"]["version"], package))
     return built
+
+
+def _of_nvidias_names(version: str, suites: tuple[str, ...]) -> Iterator[Package]:
+    """The toolkit that the archive has under the names of NVIDIA's packages, without what brings a driver there."""
+    for package in cuda_repo.Toolkit(version, "archive").packages():
+        if package.name.startswith(("cuda-compat", "cuda-runtime", "cuda-demo-suite")) or re.fullmatch(
+            r"cuda(-[0-9]+)*", package.name
+        ):
+            continue
+        upstream = package.version.removesuffix("-1")
+        yield replace(package, version=f"{upstream}-0ubuntu1", component="multiverse", suites=suites)
 
 
 def _compilers(row: dict[str, Any], suites: tuple[str, ...]) -> Iterator[Package]:

@@ -15,7 +15,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_name
 from provision.facts import CudaLibrary, Facts, Package, ShellLine
 from provision.lib.findings import Check
 from provision.parts.check import CudaExpect, Expect, check, failed, passed, skipped, warned
-from provision.parts.cuda.packages import installed_channels, of_channels, purge
+from provision.parts.cuda.packages import installed_channels, of_channels, purge, shared_from
 
 LINK = "/usr/local/cuda"
 # Forward compatibility is for data-center cards (source: NVIDIA's CUDA compatibility guide).
@@ -134,6 +134,13 @@ def origin(facts: Facts, expect: Expect) -> Check:
         )
     if not found:
         return skipped("no toolkit of apt's")
+    shared = shared_from(facts.packages, next(iter(found.values())))
+    if shared:
+        return warned(
+            f"the toolkits are from {of_channels(next(iter(found.values())))}, and packages that they share are not",
+            [f"{name} {facts.packages[name].version}" for name in shared],
+            "provision apply brings them from one of the two",
+        )
     return passed(f"CUDA {', '.join(found)} from {of_channels(next(iter(found.values())))}")
 
 

@@ -71,6 +71,24 @@ def installed_channels(packages: Packages) -> dict[str, str]:
     return found
 
 
+def shared_from(packages: Packages, channel: str) -> list[str]:
+    """Installed packages that toolkits share (cuda-toolkit-config-common and its kin) and that are not from a channel.
+
+    apt takes them from whoever has the newer ones, whichever toolkit asks (seen in the lab with both repositories).
+    """
+    return [
+        name
+        for name, row in packages.items()
+        if row.there and is_shared(name) and cuda_names.channel(row.version) != channel
+    ]
+
+
+def is_shared(name: str) -> bool:
+    """True for the configuration packages that belong to no single toolkit."""
+    package = cuda_names.parse(name)
+    return package is not None and package.base == _CONFIG and not package.version
+
+
 def of_channels(channel: str) -> str:
     """A value of installed_channels as text."""
     return join_and([CHANNELS[one] for one in channel.split(", ")])
@@ -253,14 +271,15 @@ def _settle_config(available: Candidates, found: ReleaseSet, bounds: dict[str, l
 def to_change(packages: Packages, found: ReleaseSet, exactly: bool) -> dict[str, str]:
     """What of a set apt is asked for: all that is missing, unfinished or older.
 
-    exactly: what is newer goes back too (an older release was asked for).
+    exactly: what is newer goes back too (an older release was asked for). What toolkits share goes back to their channel.
     """
     changes = {}
     for name, version in found.chosen.items():
         have = packages.get(name)
         if have is not None and have.installed:
             order = deb_version.compare(have.version, version)
-            if order == 0 or (order > 0 and not exactly):
+            mixed = is_shared(name) and cuda_names.channel(have.version) != cuda_names.channel(version)
+            if order == 0 or (order > 0 and not exactly and not mixed):
                 continue
         changes[name] = version
     return changes

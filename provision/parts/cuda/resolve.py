@@ -37,6 +37,7 @@ from provision.parts.cuda.packages import (
     parts_of,
     release_set,
     releases_of,
+    shared_from,
     to_change,
     whole,
 )
@@ -201,7 +202,8 @@ class CudaResolver:
         if release is None or (wanted.release and wanted.release != release):
             return None
         found = whole(rows, wanted.minor, profile)
-        return (release, found) if found is not None else None
+        mixed = found and set(found) & set(shared_from(rows, self.out.channel))
+        return (release, found) if found is not None and not mixed else None
 
     def _choose_release(self, wanted: Wanted) -> tuple[str, list[str], dict[str, str]] | None:
         """(release, names, what apt is asked for), or None with the refusal said."""

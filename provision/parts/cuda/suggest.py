@@ -104,7 +104,7 @@ class CudaSuggestions:
             other = next((v for v in self._nearest(text) if v not in taken and self._alone(v)), None)
             if other:
                 changed.append(other)
-        if len(good) == len(listed) > 1:
+        if len(good) == len({minor(text) for text in good}) == len(listed) > 1:
             # Each can be had, and not all of them together: without one of them, the oldest first.
             return [tuple(text for text in listed if text != other) for other in sorted(listed, key=key)]
         without = [text for text in good if minor(text) not in {minor(t) for t in good[: good.index(text)]}]
