@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: docs docs-site help demo test unit system lint lab-test lab-self-test molecule package release-check bench attack test-all clean
+.PHONY: docs docs-site recordings help demo test unit system lint lab-test lab-self-test molecule package release-check bench attack test-all clean
 PARTS := lint unit system lab-test molecule package
 
 help:  ## this list
@@ -28,6 +28,9 @@ docs: $(STAMP)  ## write the generated pages: READMEs of the roles, docs/checks.
 docs-site: $(STAMP)  ## the documentation as a site in ./site, with a search
 	[ -x $(BIN)/mkdocs ] || $(BIN)/python -m pip install --quiet "mkdocs-material>=9.5"
 	$(BIN)/python -m tools.site
+
+recordings: $(STAMP)  ## the screens of the documentation, from simulated hosts (needs tmux)
+	$(BIN)/python -m tests.lab.record
 
 unit: $(STAMP)  ## unit tests and the fast attacks: no root, no network
 	$(BIN)/python -m pytest -n 2 tests/unit tests/attack --ignore=tests/attack/lab

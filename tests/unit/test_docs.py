@@ -157,3 +157,10 @@ def test_variables_in_pages_exist():
     for page in PAGES:
         for variable in re.findall(r"\b((?:nvidia_driver|gpu_verify)_[a-z_]*[a-z])\b", page.read_text()):
             assert variable in known, f"{page.name}: {variable}"
+
+
+def test_recorded_screens_are_shown_and_fetch_nothing():
+    page = (ROOT / "docs/screens.md").read_text()
+    for path in sorted(ROOT.glob("docs/recordings/*.svg")):
+        svg = path.read_text()
+        assert f"(recordings/{path.name})" in page and "@font-face" not in svg and "url(http" not in svg
