@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: docs docs-site recordings help demo test unit system lint lab-test lab-self-test molecule package release-check bench attack test-all clean
+.PHONY: docs docs-site recordings help demo test unit system lint lab-test lab-self-test metal molecule package release-check bench attack test-all clean
 PARTS := lint unit system lab-test molecule package
 
 help:  ## this list
@@ -56,6 +56,10 @@ lab-test: $(STAMP)  ## tests on simulated hosts and real apt (containers, root)
 lab-self-test: $(STAMP)  ## the simulator's own tests: run them when tests/lab changed
 	$(BIN)/python -m tests.lab setup
 	$(BIN)/python -m pytest -n 2 tests/lab/self
+
+# One guest at a time, without KVM: half an hour on two busy processors.
+metal: $(STAMP)  ## real kernels in QEMU: modules, nouveau, initramfs, GRUB, reboots (root)
+	$(BIN)/python -m pytest -s tests/metal
 
 # One killed command has four hosts, and half as many commands run at a time as there are processors: hours on two of them.
 attack: $(STAMP)  ## all attacks, the kill harness with 100 points of each kind: points tried, points lost
