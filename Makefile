@@ -58,7 +58,7 @@ lab-self-test: $(STAMP)  ## the simulator's own tests: run them when tests/lab c
 	$(BIN)/python -m pytest -n 2 tests/lab/self
 
 # One guest at a time, without KVM: half an hour on two busy processors.
-metal: $(STAMP)  ## real kernels in QEMU: modules, nouveau, initramfs, GRUB, reboots (root)
+metal: $(STAMP)  ## real kernels in QEMU: modules, nouveau, initramfs, Secure Boot, reboots (root)
 	$(BIN)/python -m pytest -s tests/metal
 
 # One killed command has four hosts, and half as many commands run at a time as there are processors: hours on two of them.
