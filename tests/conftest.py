@@ -94,6 +94,6 @@ def documents_fit(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
 def real_catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The catalog that is shipped, for the pages that are made from it."""
     monkeypatch.setattr(catalog, "FOLDER", _REAL_CATALOG)
-    catalog.load_catalog.cache_clear()
+    catalog._loaded.cache_clear()
     yield
-    catalog.load_catalog.cache_clear()
+    catalog._loaded.cache_clear()

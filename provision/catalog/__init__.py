@@ -8,8 +8,10 @@ that names the nearest it has; ``find_…`` return None instead.
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -65,14 +67,39 @@ __all__ = [
 
 # Where the data lies; the tests put a frozen copy in its place.
 FOLDER = Path(__file__).resolve().parent / "data"
+# What names another folder, for commands and for plays of plain Ansible.
+VARIABLE = "GPU_PROVISION_CATALOG"
 # Compute capabilities of the architectures that began with CUDA 12.8 and need driver 570 at least.
 _BLACKWELL_FROM = (10, 0)
 
 
-@cache
 def load_catalog() -> Catalog:
-    """Return the catalog of this package: one object a process, each file read when first asked for."""
-    return Catalog(FOLDER)
+    """Return the catalog of this package, each file read when first asked for, or the one that $GPU_PROVISION_CATALOG names.
+
+    One object of a folder in a process. Raises UsageError where that folder holds none.
+    """
+    other = os.environ.get(VARIABLE)
+    return _loaded(Path(other)) if other else _loaded(FOLDER)
+
+
+@contextmanager
+def other_catalog(folder: Path | None) -> Iterator[None]:
+    """Everything in here, programs that are started too, takes its facts from a folder; None: as it is."""
+    before = os.environ.get(VARIABLE)
+    if folder is not None:
+        os.environ[VARIABLE] = str(folder.expanduser().absolute())
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[VARIABLE] = before
+        elif folder is not None:
+            os.environ.pop(VARIABLE, None)
+
+
+@cache
+def _loaded(folder: Path) -> Catalog:
+    return Catalog(folder) if folder == FOLDER else read_catalog(folder)
 
 
 def read_catalog(folder: Path) -> Catalog:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from provision.catalog import VARIABLE as CATALOG
+from provision.catalog import other_catalog
 from provision.cli.base import Settings, agreed, finish, open_fleet, with_values
 from provision.errors import UsageError
 from provision.lock.model import VARIABLE
@@ -125,12 +128,15 @@ def go_on(settings: Settings, run: str, options: RolloutOptions, how: How, *, ro
         extra_vars=[*given, *settings.extra_vars],
         vault_id=settings.vault_id or list(where.vault_password_files),
     )
-    fleet, renderer = open_fleet(with_values(settings, state.options.values or False), "apply")
-    part = command.part_of(fleet, state, settings.limit)
-    if not part.hosts:
-        renderer.say(f"nothing is left of {state.run}: {state.count()}")
-    command.settle(part, state, renderer.progress())
-    return _carry_out(settings, part, renderer, state.options, store, how, _rollback(settings, state.options.rollback))
+    other = settings.catalog or (where.catalog and Path(where.catalog)) or None
+    with other_catalog(other):
+        fleet, renderer = open_fleet(with_values(settings, state.options.values or False), "apply")
+        part = command.part_of(fleet, state, settings.limit)
+        if not part.hosts:
+            renderer.say(f"nothing is left of {state.run}: {state.count()}")
+        command.settle(part, state, renderer.progress())
+        back = _rollback(settings, state.options.rollback)
+        return _carry_out(settings, part, renderer, state.options, store, how, back)
 
 
 def _carry_out(
@@ -260,6 +266,7 @@ def _where(settings: Settings, fleet: Fleet, options: RolloutOptions) -> Where:
         vault_password_files=fleet.inventory.vault_ids,
         asks=[*asks, *(["--ask-vault-pass"] if settings.ask_vault_pass else [])],
         forks=settings.forks,
+        catalog=os.environ.get(CATALOG),
         run_dir=str(settings.run_dir.absolute()) if settings.run_dir else None,
     )
 

@@ -11,6 +11,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -79,6 +80,7 @@ class Settings:
     ask_become_pass: bool = False
     ask_vault_pass: bool = False
     vault_id: list[str] = field(default_factory=list)
+    catalog: Path | None = None
     run_dir: Path | None = None
     json: bool = False
     verbose: int = 0
@@ -174,6 +176,18 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         ],
         None,
     ),
+    "catalog": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--catalog",
+                metavar="DIR",
+                rich_help_panel=_GLOBAL,
+                help="Facts of this folder instead of the program's own (or $GPU_PROVISION_CATALOG).",
+            ),
+        ],
+        None,
+    ),
     "run_dir": (
         Annotated[
             Path | None,
@@ -238,8 +252,10 @@ def command(*examples: str, goes_on: bool = False) -> Callable[[Callable[..., in
             later = {name: values.pop(name) for name in _OPTIONS}
             settings = ctx.obj.merged(later)
             ACTIVE["settings"] = settings
+            # "catalog" itself compares the folder with the program's own.
             try:
-                return fn(settings, **values)
+                with _other_catalog(settings if fn.__name__ != "catalog_" else Settings()):
+                    return fn(settings, **values)
             except KeyboardInterrupt:
                 # typer would end without a word
                 raise interrupted(goes_on) from None
@@ -254,6 +270,14 @@ def command(*examples: str, goes_on: bool = False) -> Callable[[Callable[..., in
         return fn
 
     return register
+
+
+def _other_catalog(settings: Settings) -> AbstractContextManager[None]:
+    if settings.catalog is None:
+        return nullcontext()
+    from provision.catalog import other_catalog
+
+    return other_catalog(settings.catalog)
 
 
 # What an error outside of a command needs to know: how to print it.
@@ -456,6 +480,7 @@ def again(settings: Settings, *, limit: bool = True) -> list[str]:
         word for given in settings.extra_vars for word in ("-e", given if redact.text(given) == given else "<secret>")
     ]
     words += [word for given in settings.vault_id for word in ("--vault-id", given)]
+    words += ["--catalog", str(settings.catalog)] if settings.catalog else []
     return [*words, *["-K"] * settings.ask_become_pass, *["--ask-vault-pass"] * settings.ask_vault_pass]
 
 

@@ -24,9 +24,6 @@ from provision.cli.base import (
 )
 from provision.errors import UsageError
 
-CATALOG = Annotated[
-    Path | None, typer.Option("--catalog", metavar="DIR", help="Facts of this folder instead of the program's own.")
-]
 _SCAN = "Find hosts and read them"
 
 
@@ -380,7 +377,6 @@ def compat(
     ] = None,
     kernel: Annotated[str | None, typer.Option("--kernel", metavar="6.17", help="The host's kernel.")] = None,
     mig: Annotated[bool, typer.Option("--mig", help="The GPUs are divided (MIG).")] = False,
-    catalog: CATALOG = None,
 ) -> int:
     """Answer from the catalog which GPUs, drivers, CUDA versions and frameworks work together, and why. Contacts no host."""
     from provision.commands import compat as command
@@ -402,7 +398,7 @@ def compat(
         kernel=kernel,
         mig=mig,
     )
-    return finish(settings, command.run(request, catalog))
+    return finish(settings, command.run(request))
 
 
 class Review(StrEnum):
@@ -419,7 +415,6 @@ class Review(StrEnum):
 def catalog_(
     settings: Settings,
     what: Annotated[Review, typer.Argument(metavar="check|update", help="What to do with the catalog.")],
-    catalog: CATALOG = None,
     sources: Annotated[
         list[str] | None,
         typer.Option(
@@ -440,9 +435,9 @@ def catalog_(
     from provision.commands import catalog as command
 
     if what is Review.update:
-        return finish(settings, command.update_(catalog, sources or (), yes=yes))
+        return finish(settings, command.update_(settings.catalog, sources or (), yes=yes))
     if sources or yes:
         raise UsageError(
             "usage.arguments", "--from and --yes are of catalog update", hint="provision catalog update --help"
         )
-    return finish(settings, command.check(catalog))
+    return finish(settings, command.check(settings.catalog))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from provision.catalog import Catalog, load_catalog, read_catalog, review, update
+from provision.catalog import FOLDER, Catalog, load_catalog, read_catalog, review, update
 from provision.documents import Document
 from provision.errors import Exit, UsageError
 from provision.lib import files
@@ -86,7 +86,7 @@ def update_(
         )
     own = load_catalog()
     target = folder if yes else None
-    if yes and (target is None or target.resolve() == own.folder.resolve()):
+    if yes and (target is None or target.resolve() == FOLDER.resolve()):
         raise UsageError("catalog.folder", "the catalog of the program itself is not written", hint=_COPY)
     catalog = own if folder is None or (target and not target.exists()) else read_catalog(folder)
     difference = update.compare(catalog, sources, today or date.today())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import date
-from pathlib import Path
 
 from pydantic import Field
 
-from provision.catalog import Support, load_catalog, read_catalog
+from provision.catalog import Support, load_catalog
 from provision.compat import compat
 from provision.compat.answer import (
     CompatAnswer,
@@ -51,16 +50,13 @@ class CompatDocument(Document):
     catalog: str
 
 
-def run(request: CompatRequest, folder: Path | None = None) -> CompatDocument:
-    """Answer what fits: exit code 0 when it does, 5 when items clash. UsageError for what does not exist.
-
-    folder: another catalog than the program's own.
-    """
+def run(request: CompatRequest) -> CompatDocument:
+    """Answer what fits: exit code 0 when it does, 5 when items clash. UsageError for what does not exist."""
     if not any(request.model_dump().values()):
         raise UsageError(
             "usage.arguments", "nothing to compare", hint="provision compat --gpu 'RTX 3090' --cuda 12.4 --torch 2.6"
         )
-    answer = compat(request, read_catalog(folder) if folder else load_catalog(), today=date.today())
+    answer = compat(request, load_catalog(), today=date.today())
     document = CompatDocument(
         errors=answer.conflicts,
         **{name: getattr(answer, name) for name in CompatAnswer.model_fields if name != "schema_"},

@@ -100,6 +100,8 @@ class Where(BaseModel):
     # options that ask for a password
     asks: list[str] = Field(default_factory=list)
     forks: int | None = None
+    # another folder than the program's own
+    catalog: str | None = None
     run_dir: str | None = None
 
 

@@ -591,7 +591,8 @@ def test_compat(capsys):
 )
 def test_the_last_line_is_the_next_command_as_it_can_be_typed(capsys, document, words):
     given = Settings(inventory=["my hosts.yml"], limit="gpu*:!gpu03", extra_vars=["a=1", "ansible_become_password=x"])
+    given.catalog = Path("newer facts")
     finish(given, document)
     last = capsys.readouterr().err.splitlines()[-1:]
-    options = "-i 'my hosts.yml' -l 'gpu*:!gpu03' -e a=1 -e '<secret>'"
+    options = "-i 'my hosts.yml' -l 'gpu*:!gpu03' -e a=1 -e '<secret>' --catalog 'newer facts'"
     assert last == ([f"next: provision {options} {words}"] if words else [])

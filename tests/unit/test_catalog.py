@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import date
 from pathlib import Path
@@ -12,12 +13,14 @@ import yaml
 from pydantic import ValidationError
 
 from provision import catalog as package
-from provision.catalog import UNSURE, Catalog, Gpu, load_catalog, read_catalog
+from provision.catalog import UNSURE, VARIABLE, Catalog, Gpu, load_catalog, other_catalog, read_catalog
 from provision.catalog.models.base import last_day
 from provision.catalog.review import contradictions, gaps, stale, unlinked, unsure
 from provision.catalog.versions import between, same
 from provision.commands.catalog import check
 from provision.errors import UsageError
+from provision.planning import plan_from_facts
+from tests.unit.hosts import host
 
 REAL = Path(package.__file__).parent / "data"
 FOLDER = Path(__file__).parents[1] / "catalog"
@@ -792,3 +795,31 @@ def test_version_prefixes(wanted: str, version: str, yes: bool) -> None:
 def test_the_last_of_a_span_covers_its_point_releases() -> None:
     assert between("9.10.2.21", "9.0.0", "9.10.2")
     assert not between("9.11.0.98", "9.0.0", "9.10.2")
+
+
+def test_another_folder_counts_for_plans_and_for_what_they_start(tmp_path: Path, monkeypatch: Any) -> None:
+    """--catalog and the variable mean the same; what is no catalog is refused before a host is asked."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    own = load_catalog()
+    newer = tmp_path / "newer"
+    shutil.copytree(own.folder, newer)
+    text = (newer / "cuda.yml").read_text()
+    (newer / "cuda.yml").write_text(text.replace('"24.04": {first: "12.5"', '"24.04": {first: "12.6"'))
+    facts, config = host(["RTX 4090"], "580 580.142 open signed"), {"cuda_toolkit_versions": ["12.5"]}
+
+    def begins_with() -> list[str]:
+        def call(*_: object) -> dict[str, object]:
+            return {"workdir": None, "packages": {}, "refreshed": True, "errors": []}
+
+        plan = plan_from_facts("gpu01", facts, call, config)
+        return [issue.because[0] for issue in plan.blockers if issue.code == "cuda.not_in_repository"]
+
+    assert begins_with() == ["it begins with 12.5 and ends with the current one"], "apt has none here"
+    with other_catalog(newer):
+        assert os.environ[VARIABLE] == str(newer) and load_catalog().folder == newer
+        assert begins_with() == ["it begins with 12.6 and ends with the current one"]
+        with other_catalog(None):
+            assert load_catalog().folder == newer
+    assert load_catalog() is own and VARIABLE not in os.environ
+    with other_catalog(tmp_path), pytest.raises(UsageError, match="holds no catalog"):
+        begins_with()
