@@ -505,6 +505,8 @@ def _next(settings: Settings, document: Document) -> str | None:
             words = ["rescue", *mode[:1]]
         case "provision/rescue/1" if any(host.checks for host in document.hosts.values()):
             words = ["verify", "-v"]
+        case "provision/rescue/1" if any(host.status == "well" and host.found for host in document.hosts.values()):
+            words = ["diagnose"]
         case "provision/locked/1" if getattr(document, "written", False):
             words = ["plan"]
     return shlex.join(["provision", *again(settings), *words]) if words else None

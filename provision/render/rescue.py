@@ -68,7 +68,7 @@ def _host(host: RescuedHost, verbosity: int) -> Iterable[RenderableType]:
             continue
         yield from _finding(finding, verbosity, short=not planned and finding.code not in stays)
     if others:
-        yield indented(Text(f"{plural(others, 'warning')} more: provision diagnose", style="dim"), 2)
+        yield indented(Text(f"{plural(others, 'warning')} more", style="dim"), 2)
     rounds = list(enumerate(host.rounds, 1))
     counted_ = len(host.rounds) > 1 and (planned or verbosity)
     for number, one in _to_agree(rounds) if planned else rounds:

@@ -26,6 +26,7 @@ from provision.errors import HostFailedError, RefusedError, UnreachableError, Us
 from provision.facts import Facts
 from provision.lib.findings import Check
 from provision.parts.plan import HostPlan, PackageChange, Reason, Reboot, Step
+from provision.rescue.model import RescueDocument
 from tests.unit.hosts import host as facts_of
 
 HOSTS = "gpu01,gpu02,gpu03"
@@ -596,3 +597,20 @@ def test_the_last_line_is_the_next_command_as_it_can_be_typed(capsys, document, 
     last = capsys.readouterr().err.splitlines()[-1:]
     options = "-i 'my hosts.yml' -l 'gpu*:!gpu03' -e a=1 -e '<secret>' --catalog 'newer facts'"
     assert last == ([f"next: provision {options} {words}"] if words else [])
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ({"status": "planned", "rounds": [{"kind": "mend"}]}, "rescue"),
+        ({"status": "planned", "rounds": [{"kind": "purge", "purge": {}}]}, "rescue --purge"),
+        ({"status": "rescued", "checks": [{"id": "gpu.bus", "status": "pass", "message": "m"}]}, "verify -v"),
+        ({"status": "well", "found": [{"code": "driver.unheld", "level": "warning", "message": "m"}]}, "diagnose"),
+        ({"status": "well"}, None),
+    ],
+)
+def test_the_next_command_after_rescue(capsys, host, words):
+    document = RescueDocument.model_validate({"hosts": {"gpu01": host}})
+    finish(Settings(inventory=["my hosts.yml"], limit="gpu01"), document)
+    last = [line for line in capsys.readouterr().err.splitlines() if line.startswith("next: ")]
+    assert last == ([f"next: provision -i 'my hosts.yml' -l gpu01 {words}"] if words else [])
