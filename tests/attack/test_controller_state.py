@@ -197,7 +197,7 @@ def test_the_lock_file_of_a_host_that_pulls(tmp_path, made, capsys):
         return caught.value.issue.code
 
     assert within(take) == "pull.running"
-    assert "put aside as lock.damaged-" in capsys.readouterr().out
+    assert "renamed to lock.damaged-" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", DAMAGES)

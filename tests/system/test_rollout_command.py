@@ -94,7 +94,7 @@ def test_waves_are_shown_kept_stopped_and_gone_on_with(capsys, folder):
         and "because: half-way: b\n" in err
         and "because: not begun: d\n" in err
     )
-    assert re.search(r"hint: mend what failed, .*provision apply --resume \S+-apply-[0-9a-f]{6}\n", err)
+    assert re.search(r"hint: fix what failed, .*provision apply --resume \S+-apply-[0-9a-f]{6}\n", err)
     assert not (folder / "d").exists()
 
     (folder / "bad").unlink()

@@ -36,7 +36,7 @@ def test_a_damaged_journal_is_told_and_costs_no_hold(held):
         print(f"--- {how}\n{done.stdout}{done.stderr}")
         said = re.sub(r"\s+", " ", done.stdout + done.stderr)
         assert f"{JOURNAL} is damaged: " in said, how
-        assert "put aside as transaction.json.damaged-" in said, how
+        assert "renamed to transaction.json.damaged-" in said, how
         assert holds(host) == before, how
         host.run(f"test ! -e {JOURNAL}")
     assert int(host.run(f"ls -d {JOURNAL}.damaged-* | wc -l").stdout) == len(DAMAGES)
