@@ -551,7 +551,8 @@ def _unheld(case: Case) -> Iterator[Found]:
     loose, stale = [name for name in unheld(facts) if name in packages], stale_holds(facts)
     held = sorted(set(packages) - set(loose) - {"nvidia-prime"})
     guarded = any("nvidia" in entry for entry in facts.apt.blacklist)
-    if not loose or not (held or stale or (facts.apt.unattended and not guarded)):
+    # NVIDIA's names in the blacklist show that they were to stay: apply writes it with the holds.
+    if not loose or not (held or stale or guarded or facts.apt.unattended):
         return
     fabric = [name for name in loose if driver_names.parse(name).base in driver_names.FABRIC]
     evidence = [f"held: {queries.some(held, 4) or 'none'}"]
