@@ -7,6 +7,7 @@ from typing import Literal
 
 from provision.catalog import Catalog, CudaMinor, Gpu
 from provision.catalog.builds import Driver
+from provision.catalog.models.cuda import GlibcBound
 from provision.catalog.versions import between, key, minor
 
 # full: with everything. minor: by minor-version compatibility, without PTX. none: the driver is too old.
@@ -102,15 +103,19 @@ def c_library(catalog: Catalog, toolkit: CudaMinor, glibc: str | None) -> tuple[
 
     Unlike with a gcc that is too new, no other compiler helps. (source: cuda.yml, glibc_max)
     """
-    rows = catalog.cuda_data.glibc_max
-    bound = next((row for row in rows if between(toolkit.version, row.first, row.last)), None)
-    if glibc is None or bound is None or key(glibc) <= key(bound.glibc):
+    bound = _clash(catalog, toolkit.version, glibc)
+    if bound is None:
         return None
     newer = [m.version for m in catalog.cuda_minors if key(m.version) > key(toolkit.version)]
-    fit = next((version for version in newer if c_library(catalog, catalog.cuda(version), glibc) is None), None)
+    fit = next((version for version in newer if _clash(catalog, version, glibc) is None), None)
     reason = (
         f"its headers fit glibc up to {bound.glibc}: a newer one declares {' and '.join(bound.functions)} itself, and nvcc "
         f'ends with "exception specification is incompatible", whatever the compiler'
     )
     ways = [f"CUDA {fit} or newer" if fit else "", bound.patched or "", "compile in a container of an older Ubuntu"]
     return reason, ", or ".join(filter(None, ways))
+
+
+def _clash(catalog: Catalog, cuda: str, glibc: str | None) -> GlibcBound | None:
+    bound = next((row for row in catalog.cuda_data.glibc_max if between(cuda, row.first, row.last)), None)
+    return bound if glibc and bound and key(glibc) > key(bound.glibc) else None

@@ -16,7 +16,8 @@ from provision import catalog as package
 from provision.catalog import UNSURE, VARIABLE, Catalog, Gpu, load_catalog, other_catalog, read_catalog
 from provision.catalog.models.base import last_day
 from provision.catalog.review import contradictions, gaps, stale, unlinked, unsure
-from provision.catalog.versions import between, same
+from provision.catalog.toolkits import c_library
+from provision.catalog.versions import between, key, same
 from provision.commands.catalog import check
 from provision.errors import UsageError
 from provision.planning import plan_from_facts
@@ -823,3 +824,14 @@ def test_another_folder_counts_for_plans_and_for_what_they_start(tmp_path: Path,
     assert load_catalog() is own and VARIABLE not in os.environ
     with other_catalog(tmp_path), pytest.raises(UsageError, match="holds no catalog"):
         begins_with()
+
+
+def test_every_toolkit_has_an_answer_about_every_c_library() -> None:
+    """Each asks which newer toolkit fits, and none asks that of the newer ones again: it would not end."""
+    for release in CATALOG.ubuntu_data.releases.values():
+        late = [m.version for m in CATALOG.cuda_minors if c_library(CATALOG, m, release.glibc)]
+        fit = [m.version for m in CATALOG.cuda_minors if m.version not in late]
+        for version in late:
+            found = c_library(CATALOG, CATALOG.cuda(version), release.glibc)
+            newer = [one for one in fit if key(one) > key(version)]
+            assert found and found[1].startswith(f"CUDA {newer[0]} or newer, or "), version

@@ -119,8 +119,8 @@ def _repairs(case: Case, kernels: list[str]) -> tuple[Repair, ...]:
     if all(module.origin == "prebuilt" and module.signed for module in modules):
         return (
             queries.manual(
-                f"boot a kernel of the archive that these modules were signed for, instead of {', '.join(kernels)}: it knows "
-                "their key; or enroll the signer's certificate at the console, if you have it and trust it: your decision"
+                "boot a kernel of the archive, which knows the key of these modules; or enroll the signer's certificate, "
+                "if you have it and trust it, at the console: your decision"
             ),
         )
     enroll = queries.manual(

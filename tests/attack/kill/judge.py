@@ -14,7 +14,8 @@ from typing import Any
 from .kinds import FOREIGN, FOREIGN_HOLD, Kind
 
 # What nobody may be told after a kill: a cause that is not the cause.
-WRONG = ("repository moved", "internal.error", "Traceback", "a defect of")
+# The lab's repositories do not change during a run.
+WRONG = ("apt.plan_moved", "internal.error", "Traceback", "a defect of")
 _ASK = r"""
 dpkg --audit; echo ==; apt-mark showhold; echo ==
 dpkg-query -W -f '${Package}:${Architecture} ${Version} ${db:Status-Want} ${db:Status-Status} ${db:Status-Eflag}\n'; echo ==
