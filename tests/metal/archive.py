@@ -61,6 +61,17 @@ class Archive:
                 self.index.paragraphs.setdefault(suite, {}).setdefault("main", []).append(text)
         self.publish([*kernel_metapackages(new), nouveau(self.disk, new)])
 
+    def publish_modules(self, kernel: str) -> None:
+        """Signed modules of the first driver for a kernel."""
+        self.publish([*modules(self.disk, VERSIONS[0], kernel), *metapackages(self.disk, VERSIONS[0], kernel)])
+
+    def publish_driver(self) -> None:
+        """The next version of the driver, with signed modules for the first kernel."""
+        old, _ = self.disk.kernels
+        self.publish(
+            [*driver(VERSIONS[1]), *modules(self.disk, VERSIONS[1], old), *metapackages(self.disk, VERSIONS[1], old)]
+        )
+
     @property
     def url(self) -> str:
         return f"http://archive.sim.internal:{self.server.server_address[1]}/ubuntu"
