@@ -13,6 +13,8 @@ from provision.lock.make import make
 from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedHost, LockError, dump, load, parse, save
 from provision.lock.pin import alike, find, not_available, path_of, pin, place
 from provision.parts.candidates import Candidates
+from provision.parts.desired import Desired
+from provision.parts.registry import by_name
 from provision.planning import plan_from_facts
 from tests.unit.candidates import CANDIDATES, archive, signed
 from tests.unit.fleethosts import changed, entry_of, healthy, lock_of_hosts
@@ -415,3 +417,18 @@ def test_what_is_offered_elsewhere_counts(tmp_path):
     there.pop("nvidia-utils-580")
     issue = not_available(pinned, bare(), "driver", there, ["archive.test: no route"])
     assert issue.because[0] == "archive.test: no route" and "none is available" in issue.because[-1]
+
+
+@pytest.mark.parametrize(("version", "channel"), [("13.1.1-0ubuntu1", "ubuntu"), ("13.3.1-1", "cuda")])
+def test_locked_toolkits_come_from_the_channel_that_has_their_versions(version, channel):
+    part = by_name("cuda")
+    minor = version.rpartition(".")[0]
+    packages = {f"cuda-toolkit-{minor.replace('.', '-')}": version, "nsight-compute-2025.4.1": "2025.4.1.2-1"}
+    locked = part.models[0](releases={minor: version.partition("-")[0]}, default=minor, packages=packages)
+    assert part.channel_of(locked) == channel
+    asked = {"cuda_toolkit_versions": [minor]}
+    exact, against = part.exact(locked, Desired(asked))
+    assert exact["cuda_toolkit_channel"] == channel and against == []
+    other = {"cuda": "ubuntu", "ubuntu": "cuda"}[channel]
+    _, against = part.exact(locked, Desired({**asked, "cuda_toolkit_channel": other}))
+    assert against == [f"cuda_toolkit_channel asks for {other}, the lock has {channel}"]

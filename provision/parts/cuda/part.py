@@ -118,8 +118,9 @@ class CudaPart(Part[CudaDecision, LockedCuda]):
     # --- lock
 
     def channel_of(self, locked: LockedCuda) -> str:
-        release = [v for name, v in locked.packages.items() if is_part(name)]
-        return str(cuda_names.channel(release[0])) if release else "cuda"
+        # The profilers of the archive may have versions of another kind.
+        found = {cuda_names.channel(version) for name, version in locked.packages.items() if is_part(name)}
+        return "ubuntu" if "ubuntu" in found else "cuda"
 
     def is_asked(self, desired: Desired, facts: Facts) -> bool:
         return bool(desired.cuda.versions)
