@@ -51,7 +51,7 @@ _HEAD = """\
 # sources, holds, dpkg and the initramfs are repaired. It stops as soon as the driver is correct. The earlier state is kept in
 # /var/lib/gpu-provision/snapshots; `provision rescue HOST --undo` goes back to it too, once the host can be reached. Its log is
 # /var/log/gpu-provision/offline-*.log, and what apt and dpkg said is in apt-*.log beside it.
-# Exit codes: 0 right, or right from the next boot on; 1 a step failed; 3 still broken; 5 refused or declined; 64 wrong usage.
+# Exit codes: 0 correct, or correct from the next boot on; 1 a step failed; 3 still broken; 5 refused or declined; 64 wrong usage.
 #
 # Below: a short program that checks this file and starts; what was decided for this host, as JSON; and gpu-provision's own
 # code for hosts, packed (one JSON object of file texts, zlib, base64).

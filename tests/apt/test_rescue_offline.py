@@ -109,7 +109,7 @@ def test_finishes_what_dpkg_left_and_stops_there(root: Root, repo: Repo) -> None
     files_of_driver(root, "580.126.20")
     root.write("/cured", "")
     said = run(root, "-y", rc=0)
-    assert "dpkg.unfinished" in said and "right from the next boot on: 580.126.20" in said, said
+    assert "dpkg.unfinished" in said and "correct from the next boot on: 580.126.20" in said, said
     assert {name: root.selections()[name] for name in names("580")} == dict.fromkeys(names("580"), f"hi {NEW}")
     rows = root.module("rescue_snapshot", action="list")["snapshots"]
     assert [(row["whole"], row["finished"]) for row in rows] == [(True, True)], rows
