@@ -7,7 +7,7 @@ from typing import Literal
 
 from provision.catalog import Catalog, CudaMinor, Gpu
 from provision.catalog.builds import Driver
-from provision.catalog.models.cuda import GlibcBound
+from provision.catalog.models.cuda import ArchiveRange, GlibcBound
 from provision.catalog.versions import between, key, minor
 
 # full: with everything. minor: by minor-version compatibility, without PTX. none: the driver is too old.
@@ -62,6 +62,11 @@ def holders(catalog: Catalog, cuda: str, channel: str = "cuda") -> list[str]:
 def channels(catalog: Catalog, cuda: str, ubuntu: str) -> list[str]:
     """Channels that hold a toolkit for an Ubuntu release: "cuda" (NVIDIA's repository), "ubuntu" (the archive)."""
     return [one for one in ("cuda", "ubuntu") if catalog.cuda_in_repository(cuda, ubuntu=ubuntu, channel=one)]
+
+
+def only_in_archive(catalog: Catalog, cuda: str, ubuntu: str) -> ArchiveRange | None:
+    """What the archive of an Ubuntu release holds, where NVIDIA's repository for it does not hold a toolkit; else None."""
+    return catalog.cuda_data.archive_ranges[ubuntu] if channels(catalog, cuda, ubuntu) == ["ubuntu"] else None
 
 
 def nearest(catalog: Catalog, cuda: str) -> list[str]:

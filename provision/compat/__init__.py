@@ -15,7 +15,7 @@ from provision.catalog import SUPPORT_ORDER, UNSURE, Catalog, CudaMinor, Gpu, Su
 from provision.catalog.builds import choose_torch, of_tensorflow
 from provision.catalog.frameworks import pythons, tensorflow_pin
 from provision.catalog.models.base import last_day
-from provision.catalog.toolkits import channels, holders, runs
+from provision.catalog.toolkits import holders, only_in_archive, runs
 from provision.catalog.versions import key
 from provision.compat.answer import (
     CompatAnswer,
@@ -89,13 +89,10 @@ class _Answer:
         span = sorted({t.version for item in others for t in item.toolkits if self.judge.compiled(t)}, key=key)
         answer.cuda = CudaAnswer(range=[span[0], span[-1]] if span else None)
         if toolkit:
-            archive = self.ubuntu and channels(self.catalog, toolkit.version, self.ubuntu.version) == ["ubuntu"]
-            only = (
-                self.catalog.cuda_data.archive_ranges[self.ubuntu.version].release if self.ubuntu and archive else None
-            )
+            archive = only_in_archive(self.catalog, toolkit.version, self.ubuntu.version) if self.ubuntu else None
             answer.cuda = CudaAnswer(
                 chosen=toolkit.version,
-                release=only or _release(toolkit, self.parsed["cuda"].text if cudas else ""),
+                release=(archive and archive.release) or _release(toolkit, self.parsed["cuda"].text if cudas else ""),
                 package=toolkit.toolkit_package,
                 gcc_max=toolkit.gcc_max,
                 range=answer.cuda.range,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from provision.catalog import UNSURE, Branch, CudaMinor, Gpu
 from provision.catalog.models.frameworks import CodeList
-from provision.catalog.toolkits import c_library, channels, host_compiler, native_from
+from provision.catalog.toolkits import c_library, host_compiler, native_from, only_in_archive
 from provision.catalog.versions import key, same
 from provision.compat.answer import ImageAnswer
 from provision.compat.judge import Judge
@@ -219,7 +219,7 @@ class Warnings:
                 ["the driver compiles the PTX at the first start", "libraries of that toolkit may hold no PTX"],
                 hint=f"CUDA {span.first} or newer compiles for it" if span else None,
             )
-        if self.ubuntu and channels(self.catalog, toolkit.version, self.ubuntu.version) == ["ubuntu"]:
+        if self.ubuntu and only_in_archive(self.catalog, toolkit.version, self.ubuntu.version):
             self.add(
                 "cuda.archive_only",
                 f"CUDA {toolkit.version} is in the archive of Ubuntu {self.ubuntu.version}, not in NVIDIA's repository for it",
