@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import signal
 import subprocess
 
-from ansible_collections.gpu.provision.plugins.module_utils.lib import outputs, run_as
+from ansible_collections.gpu.provision.plugins.module_utils.lib import run_as
+from ansible_collections.gpu.provision.plugins.module_utils.prove import program
 
 MOST_BYTES = 64 << 10
 _LONGEST_S = 300.0
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def run(row, about):
@@ -38,34 +37,16 @@ def run(row, about):
         return {"refused": "others than root may change %s, and it is to run as root" % command[0]}
     groups = os.getgrouplist(account.pw_name, account.pw_gid)
 
-    def become():
-        run_as.become((account.pw_uid, account.pw_gid), groups)
-
     try:
-        child = subprocess.Popen(  # noqa: S603 - a list, no shell
+        ran = program.run(
             command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={"PATH": _PATH, "LC_ALL": "C.UTF-8", "HOME": account.pw_dir, "USER": user},
-            start_new_session=True,
-            cwd="/",
-            preexec_fn=become if os.geteuid() == 0 else None,
+            timeout,
+            MOST_BYTES,
+            user=(account.pw_uid, account.pw_gid) if os.geteuid() == 0 else None,
+            groups=groups,
+            env={"HOME": account.pw_dir, "USER": user},
+            data=json.dumps(dict(about, check=row["name"])).encode(),
         )
     except (OSError, subprocess.SubprocessError) as error:
         return {"refused": "%s cannot be started: %s" % (command[0], getattr(error, "strerror", None) or error)}
-    output = outputs.Output(child, json.dumps(dict(about, check=row["name"])).encode(), MOST_BYTES)
-    ended = None
-    try:
-        output.wait(timeout)
-    except subprocess.TimeoutExpired:
-        ended = "size" if output.left <= 0 else "timeout"
-    finally:
-        # what it left running too
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        rc = child.wait()
-    out, err = (output.text(pipe).decode("utf-8", "replace") for pipe in (child.stdout, child.stderr))
-    return {"rc": rc, "out": out, "err": err, "ended": ended, "timeout_s": timeout}
+    return dict(ran, timeout_s=timeout)
