@@ -38,6 +38,7 @@ EXCUSED = (
     "gpu.p2p",
     "gpu.nccl",
     "gpu.cudnn",
+    "gpu.dcgm",
     "cuda.compile",
     "python.framework",
 )

@@ -169,6 +169,7 @@ def test_without_a_card_every_check_skips_and_says_why():
         "gpu.p2p",
         "gpu.nccl",
         "gpu.cudnn",
+        "gpu.dcgm",
         "cuda.compile",
     ]
     assert {check["status"] for check in checks} == {"skip"}

@@ -21,9 +21,21 @@ CHECKS = (
     "gpu.p2p",
     "gpu.nccl",
     "gpu.cudnn",
+    "gpu.dcgm",
     "cuda.compile",
     "python.framework",
 )
+# A diagnostic with one test that passed.
+DCGM = {
+    "timeout_s": 90.0,
+    "engine": {"rc": 0, "out": "", "err": "", "ended": None},
+    "diag": {
+        "ended": None,
+        "answer": {
+            "DCGM Diagnostic": {"test_categories": [{"tests": [{"name": "x", "results": [{"status": "Pass"}]}]}]}
+        },
+    },
+}
 NUMBERS = {
     "gflops": 1.0,
     "memory_gb_per_s": 1.0,
@@ -105,6 +117,8 @@ def test_what_could_not_run(case, monkeypatch, tmp_path):
     monkeypatch.setattr(count, "bus_cards", lambda: [f"0000:0{n}:00.0" for n in range(case.get("bus", 2))])
     monkeypatch.setattr(topology, "host_hints", list)
     monkeypatch.setattr(proofs.run_as, "account", lambda *paths: None)
+    monkeypatch.setattr(proofs.prove_dcgm, "missing", lambda: None)
+    monkeypatch.setattr(proofs.prove_dcgm, "run", lambda level, timeout: {**DCGM, "level": level})
     args = {"toolkits": [{"version": "13.0", "path": str(tmp_path)}], "python": [str(nvcc)], "skip": ["gpu.xid"]}
     if "hidden_by" in case:
         args["environment"] = {"CUDA_VISIBLE_DEVICES": case["hidden_by"]}

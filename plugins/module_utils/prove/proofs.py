@@ -9,7 +9,7 @@ only, Python 3.8 and later.
 Everything in args is optional:
 
     only, skip   patterns of check ids ("gpu.compute", "cuda.*"): all, none when empty
-    deep         true: nearly all memory of every card is written and read, all-reduce up to the largest size
+    deep         true: nearly all memory of every card is written and read, all-reduce up to the largest size, DCGM's level 2
     busy         "skip" (a card that somebody uses is not loaded) or "run"
     users        [facts.GpuUser]: who has a card open; NVML's own list is always added
     toolkits     [{"version": "12.4", "path": "/usr/local/cuda-12.4"}]: nvcc of each is tried
@@ -33,6 +33,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import compile
 from ansible_collections.gpu.provision.plugins.module_utils.prove import container as prove_container
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
 from ansible_collections.gpu.provision.plugins.module_utils.prove import cudnn as prove_cudnn
+from ansible_collections.gpu.provision.plugins.module_utils.prove import dcgm as prove_dcgm
 from ansible_collections.gpu.provision.plugins.module_utils.prove import framework as prove_framework
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
 from ansible_collections.gpu.provision.plugins.module_utils.prove import nccl as prove_nccl
@@ -50,6 +51,7 @@ NAMES = (
     "gpu.p2p",
     "gpu.nccl",
     "gpu.cudnn",
+    "gpu.dcgm",
     "cuda.compile",
     "python.framework",
     "container.run",
@@ -241,6 +243,7 @@ class Proof(object):
         yield "gpu.p2p", self.p2p
         yield "gpu.nccl", self.nccl
         yield "gpu.cudnn", self.cudnn
+        yield "gpu.dcgm", self.dcgm
         toolkits = self.args.get("toolkits") or []
         for toolkit in toolkits:
             name = "cuda.compile[%s]" % toolkit["version"]
@@ -395,6 +398,18 @@ class Proof(object):
         user = run_as.account(sys.executable, *self.folders)
         found["outcome"] = prove_job.run(self.job("prove.cudnn", "convolve", {}, env, user=user))
         return measured(**found)
+
+    def dcgm(self):
+        missing = prove_dcgm.missing()
+        if missing:
+            return skipped(missing)
+        if self.no_card:
+            return skipped(self.no_card, status="no_card")
+        if self.busy and self.args.get("busy") != "run":
+            # the host engine tests every card
+            return left_alone(["card %s is in use: %s" % row for row in sorted(self.busy.items())])
+        uuids = {str(card["index"]): card["uuid"] for card in self.cards}
+        return measured(uuids=uuids, **prove_dcgm.run(2 if self.deep else 1, self.timeout))
 
     def compile(self, toolkit):
         nvcc = os.path.join(toolkit["path"], "bin", "nvcc")

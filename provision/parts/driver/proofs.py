@@ -10,7 +10,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import errors 
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
 from provision.catalog import load_catalog
 from provision.inventory import cards as expected_cards
-from provision.parts.driver import health, links, xid
+from provision.parts.driver import dcgm, health, links, xid
 from provision.parts.proof import Bounds, Judging, Row, Verdict
 from provision.parts.proof import outcome as outcome_of
 
@@ -319,4 +319,5 @@ PROOFS: dict[str, Judging] = {
     "gpu.health": _health,
     "gpu.xid": _xid,
     "gpu.p2p": _peers,
+    "gpu.dcgm": dcgm.judge,
 }
