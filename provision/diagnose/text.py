@@ -10,7 +10,7 @@ from functools import cache
 from provision.catalog import Catalog, Trap, load_catalog
 from provision.diagnose import pages
 from provision.diagnose.pages import Page
-from provision.parts.driver import xid
+from provision.parts.driver import fabric, xid
 
 # What logs put before the words of a message.
 _PREFIX = re.compile(
@@ -19,7 +19,9 @@ _PREFIX = re.compile(
 )
 # Colours and other orders to a terminal (ECMA-48), as ``script``, CI logs and a pasted prompt have them.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_XID_PAGE = "gpus.xid"
+_XID_PAGE, _FABRIC_PAGE = "gpus.xid", "fabric.errors"
+_FABRIC_WORDS = ("fatal error", "multicast team", "system topology", "trunk port failure")
+_FABRIC_STARTED = re.compile(r"Started (?:nvidia-fabricmanager\.service|NVIDIA fabric manager)")
 # A DKMS module of the driver, as dkms, make, dpkg and gcc name it: nvidia-fs and the like are others.
 _OURS = re.compile(
     r"\bnvidia(?:-current|-open|-srv|-[0-9]+)?(?:-open)?(?:/[0-9]|\([0-9]+\)|\.ko)|\bnvidia-(?:dkms|kernel)"
@@ -126,6 +128,8 @@ def _denied(text: str, codes: set[str]) -> set[str]:
 
 def _judged(match: Match, given: _Text) -> Match | None:
     """Errors of the driver are judged together: what stands at the text's end counts, and its number says what to do."""
+    if match.page.code == _FABRIC_PAGE:
+        return _of_fabric(match, given)
     if match.page.code != _XID_PAGE:
         return match
     lines = [
@@ -147,6 +151,26 @@ def _judged(match: Match, given: _Text) -> Match | None:
         "messenger": not stand,
     }
     return Match(match.page.model_copy(update=said), row.line, match.length, match.lines)
+
+
+def _of_fabric(match: Match, given: _Text) -> Match | None:
+    """The worst error of fabric manager since its last start in the text; None where the catalogue requires nothing."""
+    numbers = given.with_any(_FABRIC_WORDS)
+    starts = [number for number in given.with_any(["started"]) if _FABRIC_STARTED.search(given.lines[number])]
+    since = [number for number in numbers if number > max(starts, default=-1)]
+    ended = bool(numbers) and not since
+    lines = [given.lines[number] for number in since or numbers] or [match.line]
+    rows = [row for line in lines if (row := fabric.parse(line, load_catalog().xids))]
+    if not rows:
+        return None
+    row = min(rows, key=lambda row: row.status != "fail")
+    said = {
+        "title": f"fabric manager: {row.meaning}",
+        "repair": "nothing: the service was started since" if ended else row.repair,
+        "level": "note" if ended else "error" if row.status == "fail" else "warning",
+        "messenger": ended,
+    }
+    return Match(match.page.model_copy(update=said), row.words, match.length, match.lines)
 
 
 def _ordered(found: Sequence[Match]) -> list[Match]:

@@ -15,6 +15,7 @@ from provision.lib.text import (
     Hash,
     KernelRelease,
     Line,
+    Moment,
     Name,
     Number,
     PackageName,
@@ -105,15 +106,19 @@ class KernelLine(Answer):
     """A line of the kernel's log. boot: 0 this one, -1 the one before; when: seconds since 1970."""
 
     boot: Number = 0
-    when: float | None = None
+    when: Moment | None = None
     text: Line
 
 
 class KernelErrors(Answer):
-    """Errors of GPUs that the kernel's log of two weeks has, and what ends them. now: when it was read."""
+    """Errors of GPUs that the kernel's log of two weeks has, and what ends them. now: when it was read.
 
-    now: float | None = None
+    fabric: of this boot, what fabric manager and nvlsm say, and their starts: ``UNIT: words``.
+    """
+
+    now: Moment | None = None
     lines: list[KernelLine] = Field(default_factory=list)
+    fabric: list[KernelLine] = Field(default_factory=list)
 
 
 class BootDiagnostics(Answer):
@@ -387,7 +392,7 @@ class AptDiagnostics(Answer):
     # sqv or gpgv
     verifier: Name | None = None
     # the host's own, seconds since 1970
-    clock: float | None = None
+    clock: Moment | None = None
 
 
 class Proxy(Answer):

@@ -56,6 +56,9 @@ Line = Annotated[str, BeforeValidator(_line), Field(max_length=_LINE)]
 Path = Annotated[str, _form(rf"/[^{_BAD}]*", 4096, "not an absolute path")]
 # A path that may be started: no quotes, braces or other characters that a shell or a template reads.
 Program = Annotated[str, _form(r"/[\w./+~@:, -]*", 4096, "not the path of a program")]
+# Seconds since 1970 that a host may mean. Beyond, the standard library knows no date and raises what is no ValueError.
+LATEST = 1e11
+Moment = Annotated[float, Field(gt=0, lt=LATEST)]
 # Where a link leads, a file inside a folder: any path.
 AnyPath = Annotated[str, _form(rf"[^{_BAD}]+", 4096, "not a path")]
 Uri = Annotated[str, _form(rf"[^{_BAD}]+", 2048, "not a URI")]

@@ -118,16 +118,16 @@ def test_a_journal_is_read_by_its_boots():
         ("4000000", "b" * 32, "something else"),
         ("5000000", "c" * 32, line),
     )
-    earlier, this_boot = kernel_errors.of_journal(text, "cccccccc-cccc-cccc-cccc-cccccccccccc\n".strip())
+    earlier, this_boot, fabric = kernel_errors.of_journal(text, "cccccccc-cccc-cccc-cccc-cccccccccccc\n".strip())
     assert earlier == [[-2, 1.0, line], [-1, 2.0, "Linux version 6.8.0"], [-1, 3.0, line]]
-    assert this_boot == [[0, 5.0, line]]
+    assert (this_boot, fabric) == ([[0, 5.0, line]], [])
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "null", "{}", '{"MESSAGE": "Xid ("}', journal(("x", "b", "Xid (")), journal(("1", 2, 3))]
 )
 def test_a_journal_of_rubbish_is_empty(text):
-    assert kernel_errors.of_journal(text, "") == ([], [])
+    assert kernel_errors.of_journal(text, "") == ([], [], [])
 
 
 def test_a_file_with_several_boots():

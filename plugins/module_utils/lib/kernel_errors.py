@@ -11,20 +11,22 @@ from __future__ import annotations
 import json
 import re
 
+from ansible_collections.gpu.provision.plugins.module_utils.lib import fabric_log
+
 _WORDS = r"Xid \(|Linux version [0-9]|NVRM: loading NVIDIA UNIX|GPU [0-9A-Fa-f:.]+ was successfully reset"
 _WANTED = re.compile(_WORDS)
-# The kernel's own lines alone: anybody may write others to the journal.
+# The kernel's own lines and those of fabric manager's units: anybody may write others to the journal.
 JOURNAL = [
     "journalctl",
     "-q",
     "--no-pager",
     "-o",
     "json",
-    "--output-fields=MESSAGE,_BOOT_ID",
+    "--output-fields=MESSAGE,_BOOT_ID,_SYSTEMD_UNIT,UNIT",
     "--since=-14d",
-    "--grep=" + _WORDS,
+    "--grep=" + _WORDS + "|" + fabric_log.WORDS,
     "_TRANSPORT=kernel",
-]
+] + fabric_log.MATCHES
 MOST = 2000
 _LONGEST = 500
 _STAMP = re.compile(r"^\s*(?:<[0-9]+>)?\[\s*([0-9]+\.[0-9]+)\]")
@@ -35,24 +37,34 @@ def wanted(line):
 
 
 def of_journal(text, boot_id):
-    """(lines of earlier boots, lines of this boot) of what JOURNAL prints. boot_id: /proc/sys/kernel/random/boot_id."""
-    rows, boots = [], []
+    """(lines of earlier boots, of this boot, of fabric manager in this boot) of what JOURNAL prints.
+
+    boot_id: /proc/sys/kernel/random/boot_id.
+    """
+    rows, boots, fabric = [], [], []
+    now = boot_id.replace("-", "")
     for entry in text.splitlines():
         try:
             fields = json.loads(entry)
             boot, when, line = fields["_BOOT_ID"], int(fields["__REALTIME_TIMESTAMP"]) / 1e6, fields["MESSAGE"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
-        if isinstance(boot, str) and isinstance(line, str) and wanted(line):
+        unit = fabric_log.unit_of(fields)
+        if unit and boot == now and isinstance(line, str):
+            fabric.append(fabric_log.line(unit, when, line))
+        elif unit:
+            # an earlier boot's
+            continue
+        elif isinstance(boot, str) and isinstance(line, str) and wanted(line):
             if boot not in boots:
                 boots.append(boot)
             rows.append((boot, when, line[:_LONGEST]))
-    now = boot_id.replace("-", "")
     earlier = [boot for boot in boots if boot != now]
     number = {boot: place - len(earlier) for place, boot in enumerate(earlier)}
     return (
         [[number[boot], when, line] for boot, when, line in rows if boot != now][-MOST:],
         [[0, when, line] for boot, when, line in rows if boot == now][-MOST:],
+        [row for row in fabric if row][-fabric_log.MOST :],
     )
 
 

@@ -13,7 +13,7 @@ import re
 import stat
 import time
 
-from ansible_collections.gpu.provision.plugins.module_utils.lib import kernel_errors, kmod
+from ansible_collections.gpu.provision.plugins.module_utils.lib import fabric_log, kernel_errors, kmod
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer
 
 TIMEOUT = 5.0
@@ -215,7 +215,8 @@ def read_log(tree, ask):
 
 
 def read_errors(tree, ask, lines):
-    """provision.facts.diagnostics.KernelErrors: errors of the GPUs in these lines and in the journal of two weeks."""
+    """provision.facts.diagnostics.KernelErrors: errors of the GPUs in these lines and in the journal of two weeks, and of the
+    fabric."""
     now = time.time() if tree.live else None
     try:
         started = now - float((tree.word("/proc/uptime") or "").split()[0])
@@ -223,9 +224,14 @@ def read_errors(tree, ask, lines):
         started = None
     answer = ask(kernel_errors.JOURNAL)
     text = answer[1] if answer is not None and answer[0] == 0 else ""
-    earlier, journal = kernel_errors.of_journal(text, tree.word("/proc/sys/kernel/random/boot_id") or "")
+    earlier, journal, fabric = kernel_errors.of_journal(text, tree.word("/proc/sys/kernel/random/boot_id") or "")
     found = earlier + kernel_errors.fuller(kernel_errors.of_log(lines, started), journal)
-    return {"now": now, "lines": [{"boot": boot, "when": when, "text": _plain(text)} for boot, when, text in found]}
+    fabric += fabric_log.of_file(tree, started)
+    return {
+        "now": now,
+        "lines": [{"boot": boot, "when": when, "text": _plain(text)} for boot, when, text in found],
+        "fabric": [{"boot": boot, "when": when, "text": text} for boot, when, text in fabric],
+    }
 
 
 def this_boot(lines):

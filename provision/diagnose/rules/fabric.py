@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
 from provision.diagnose import queries
 from provision.diagnose.rule import Case, Found, rule
+from provision.parts.driver import fabric
 
 _SWITCHES = frozenset({"nvidia-fabricmanager"})
 
@@ -222,3 +223,32 @@ def _unheld(case: Case) -> Iterator[Found]:
         if not case.driver_managed
         else queries.apply("hold it, and keep unattended-upgrades from it"),
     )
+
+
+def _log(case: Case) -> tuple[list[fabric.Unit], float]:
+    errors = queries.boot(case).errors
+    events = [(line.boot, line.when, line.text) for line in errors.fabric]
+    return fabric.read(events, case.catalog.xids, errors.now)
+
+
+@rule("fabric.errors")
+def _errors(case: Case) -> Iterator[Found]:
+    """Errors that fabric manager has logged since the last start that stayed; the same repair once."""
+    rows = fabric.standing(_log(case)[0])
+    for repair in dict.fromkeys(row.repair for row in rows):
+        same = [row for row in rows if row.repair == repair]
+        yield Found(
+            same[0].told + (f" and {len(same) - 1} more" if len(same) > 1 else ""),
+            [row.line for row in same],
+            # in a virtual machine nobody can
+            queries.hardware(case, repair) if "switch the machine off" in repair else queries.manual(repair),
+            level="warning" if same[0].status == "warn" else None,
+        )
+
+
+@rule("fabric.flapping")
+def _flapping(case: Case) -> Iterator[Found]:
+    units, now = _log(case)
+    for unit in units:
+        if unit.flaps(now):
+            yield Found(unit.told(now), unit.lines(now), queries.manual(f"journalctl -u {unit.name} says what ends it"))

@@ -10,7 +10,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import errors 
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
 from provision.catalog import load_catalog
 from provision.inventory import cards as expected_cards
-from provision.parts.driver import dcgm, health, links, xid
+from provision.parts.driver import dcgm, fabric, health, links, xid
 from provision.parts.proof import Bounds, Judging, Row, Verdict
 from provision.parts.proof import outcome as outcome_of
 
@@ -302,7 +302,11 @@ def _health(found: Row, bounds: Bounds) -> Verdict:
 
 
 def _xid(found: Row, bounds: Bounds) -> Verdict:
-    return xid.judge(outcome_of(found["outcome"]), load_catalog().xids, bounds.recovered)
+    outcome, table = outcome_of(found["outcome"]), load_catalog().xids
+    verdict = xid.judge(outcome, table, bounds.recovered)
+    if not outcome.ok:
+        return verdict
+    return fabric.with_fabric(verdict, outcome.result.get("fabric", []), table, outcome.result.get("now"))
 
 
 def _peers(found: Row, bounds: Bounds) -> Verdict:

@@ -14,6 +14,7 @@ from typing import Literal
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
 from provision.catalog.models.xid import Action, Xids
+from provision.lib.text import LATEST
 from provision.parts.proof import Verdict
 
 Status = Literal["fail", "warn", "pass"]
@@ -231,6 +232,7 @@ def read(events: Iterable[Event], table: Xids, now: float | None = None, recover
         error = parse(line, table)
         if error is None:
             continue
+        when = a_time(when)
         if error.kind == "xid" and error.number == 154:
             _end(rows, error.bus_id, _RECOVERED if error.action == "NONE" else _NAMED)
         known = next((row for row in rows if _key(row) == _key(error) and not row.ended), None)
@@ -245,6 +247,11 @@ def read(events: Iterable[Event], table: Xids, now: float | None = None, recover
             row.ended = _RECOVERED
     _weigh(rows, now or max((when for row in rows for when in row.when if when is not None), default=0.0))
     return rows
+
+
+def a_time(when: float | None) -> float | None:
+    """What a host says of when a line was logged, None where it cannot be."""
+    return when if when is not None and 0 < when < LATEST else None
 
 
 def _weigh(rows: Sequence[Row], now: float) -> None:
