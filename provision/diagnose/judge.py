@@ -22,11 +22,12 @@ def judge(case: Case, unsaid: Set[str] = frozenset(), quotes: Set[str] = frozens
     """
     unjudged: dict[str, list[str]] = {}
     elsewhere = queries.ELSEWHERE.get(queries.world(case) or "", frozenset())
+    said = Case(_veiled(case.facts, unsaid), case.values, case.catalog) if unsaid else case
     found = [
         finding_of(pages.page(code), hit)
         for code, find in finders().items()
         if elsewhere.isdisjoint((code, pages.area(code)))
-        for hit in (_said(code, find, case, unsaid, quotes, unjudged) if unsaid else find(case))
+        for hit in (_said(code, find, case, said, quotes, unjudged) if unsaid else find(case))
     ]
     causes = [finding for finding in found if finding.code not in symptoms.EXPLAINED_BY]
     listed = ordered(folded(causes))
@@ -91,10 +92,11 @@ class _NotSaidError(Exception):
 
 
 def _said(
-    code: str, find: Find, case: Case, unsaid: Set[str], quotes: Set[str], unjudged: dict[str, list[str]]
+    code: str, find: Find, case: Case, said: Case, quotes: Set[str], unjudged: dict[str, list[str]]
 ) -> Iterable[Found]:
+    """What a rule finds in ``said``, the case whose facts raise where nobody read them; else what it has a quote for."""
     try:
-        return list(find(Case(_veiled(case.facts, unsaid), case.values, case.catalog)))
+        return list(find(said))
     except _NotSaidError as error:
         own = (
             quotes | set(case.facts.packages)

@@ -11,7 +11,9 @@ import pytest
 
 from provision import bundles
 from provision.commands import diagnose as command
+from provision.diagnose import judge
 from provision.errors import UsageError
+from provision.facts import Facts
 from tests.unit import brokenhosts
 
 LINE = "_" * 44
@@ -89,6 +91,14 @@ def test_a_report_of_a_host_that_works_has_no_finding_and_says_what_it_lacks(pac
     assert list(document.hosts) == ["gpu01"] and document.exit_code == 0
     assert not codes and host.status == "well" and host.gpus == ["1 x A100 SXM4 40GB"], (codes, host.unknown)
     assert any(row.startswith("packages: not in the bundle") for row in host.unread), host.unread
+
+
+def test_what_nobody_read_is_hidden_once_for_all_rules(tmp_path, monkeypatch):
+    """Once a rule it takes seconds."""
+    veiled, models = judge._veiled, []
+    monkeypatch.setattr(judge, "_veiled", lambda model, unsaid: models.append(type(model)) or veiled(model, unsaid))
+    told(report(), tmp_path)
+    assert models.count(Facts) == 1, models
 
 
 @pytest.mark.parametrize(
