@@ -25,7 +25,7 @@ def other_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rootfs.Key]:
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rootfs.Root]:
     """The base with our code inside, prepared once."""
     try:
         rootfs.base()
@@ -33,32 +33,24 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.skip(str(reason))
     made = rootfs.Root(tmp_path_factory.mktemp("template") / "root")
     made.unmount()
-    yield made.path
-    made.close()
-
-
-@pytest.fixture
-def root(template: Path, tmp_path: Path) -> Iterator[rootfs.Root]:
-    made = rootfs.Root(tmp_path / "root", template)
     yield made
     made.close()
 
 
-@pytest.fixture
-def repo(root: rootfs.Root, key: rootfs.Key) -> rootfs.Repo:
-    return rootfs.Repo(root, key)
-
-
-@pytest.fixture
-def host(root: rootfs.Root, repo: rootfs.Repo) -> rootfs.Root:
-    """Branch 550 is installed and held, 580 is offered beside it."""
+@pytest.fixture(scope="module")
+def installed(
+    template: rootfs.Root, key: rootfs.Key, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[rootfs.Root, rootfs.Repo]]:
+    """Branch 550 is installed and held, 580 is offered beside it: once a file, and every ``host`` is a layer over it."""
+    made = rootfs.Root(tmp_path_factory.mktemp("installed") / "root", template)
+    repo = rootfs.Repo(made, key)
     repo.add("lab-tool", "1.0")
     packages.driver(repo, "550", packages.OLD)
     packages.driver(repo, "580", packages.NEW)
     repo.publish()
-    made = root.module("apt_sources", **repo.spec())
-    assert made["changed"], made
-    first = root.module(
+    sources = made.module("apt_sources", **repo.spec())
+    assert sources["changed"], sources
+    first = made.module(
         "apt_transaction",
         install=packages.pinned("550", packages.OLD),
         family_version="550.163.01",
@@ -66,4 +58,29 @@ def host(root: rootfs.Root, repo: rootfs.Repo) -> rootfs.Root:
         reserve_mib=1,
     )
     assert first.get("changed"), first
+    made.unmount()
+    yield made, repo
+    made.close()
+
+
+@pytest.fixture
+def root(request: pytest.FixtureRequest, template: rootfs.Root, tmp_path: Path) -> Iterator[rootfs.Root]:
+    """A host without a driver; of a test that also asks for ``host``, that host."""
+    below = request.getfixturevalue("installed")[0] if "host" in request.fixturenames else template
+    made = rootfs.Root(tmp_path / "root", below)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def repo(request: pytest.FixtureRequest, root: rootfs.Root, key: rootfs.Key) -> rootfs.Repo:
+    made = rootfs.Repo(root, key)
+    if "host" in request.fixturenames:
+        made.stanzas += request.getfixturevalue("installed")[1].stanzas
+    return made
+
+
+@pytest.fixture
+def host(root: rootfs.Root) -> rootfs.Root:
+    """Branch 550 is installed and held, 580 is offered beside it."""
     return root

@@ -148,7 +148,7 @@ class Repo:
         self.inside = f"/srv/{name}"
         self.uri = f"file:{self.inside}"
         self.folder = root.path / f"srv/{name}"
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.stanzas: list[str] = []
 
     def add(self, name: str, version: str, *, phased: int | None = None, **more: object) -> None:
@@ -193,25 +193,29 @@ def _member(data: bytes, wanted: bytes) -> bytes:
 class Root:
     """One throw-away copy of the base, with the collection and Ansible's module_utils inside."""
 
-    def __init__(self, path: Path, template: Path | None = None) -> None:
+    def __init__(self, path: Path, template: Root | None = None) -> None:
         self.path = path
+        # The folders that hold its files once nothing is mounted, the topmost first.
+        self.layers = [path]
         self.mounts: list[Path] = []
         path.mkdir()
         if template is None or not self._overlay(template):
-            subprocess.run(["cp", "-a", "--reflink=auto", f"{template or base()}/.", str(path)], check=True)
+            source = template.path if template else base()
+            subprocess.run(["cp", "-a", "--reflink=auto", f"{source}/.", str(path)], check=True)
         self.mount("-t", "proc", "proc", "/proc")
         if template is None:
             self._prepare()
 
-    def _overlay(self, template: Path) -> bool:
+    def _overlay(self, template: Root) -> bool:
         """Lay an empty layer over the template: costs nothing, where the kernel and the file system allow it."""
         upper, work = (self.path.with_name(f"{self.path.name}.{part}") for part in ("upper", "work"))
         for folder in (upper, work):
             folder.mkdir()
-        options = f"lowerdir={template},upperdir={upper},workdir={work}"
+        options = f"lowerdir={':'.join(map(str, template.layers))},upperdir={upper},workdir={work}"
         argv = ["mount", "-t", "overlay", "overlay", "-o", options, str(self.path)]
         if subprocess.run(argv, capture_output=True).returncode:
             return False
+        self.layers = [upper, *template.layers]
         self.mounts.append(self.path)
         return True
 
@@ -256,7 +260,14 @@ class Root:
     def unmount(self) -> None:
         """Take away every mount, so that the folder can be copied or removed."""
         while self.mounts:
-            subprocess.run(["umount", str(self.mounts.pop())], check=True)
+            place = str(self.mounts.pop())
+            # A process that was just ended may still be going.
+            for _ in range(50):
+                if subprocess.run(["umount", place], capture_output=True).returncode == 0:
+                    break
+                time.sleep(0.1)
+            else:
+                subprocess.run(["umount", place], check=True)
 
     def close(self) -> None:
         self.unmount()

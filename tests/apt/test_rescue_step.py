@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from . import packages
@@ -98,7 +100,7 @@ def test_lists_are_fetched_anew_or_come_back(host: Root, repo: Repo) -> None:
     assert host.sh(lists) == before
     assert OLD in host.sh("apt-cache show nvidia-utils-550")
     # A list of a file: repository is a link to its file, so its name is all that can come back here.
-    repo.folder.rename(repo.folder.with_name("gone"))
+    shutil.rmtree(repo.folder)
     answer = step(host, "lists.clean")
     assert not answer["ok"] and answer["code"] == "apt.fetch", answer
     assert host.sh(lists) == before
