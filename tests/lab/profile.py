@@ -267,6 +267,24 @@ def script(spec: HostSpec) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _below(spec: HostSpec) -> HostSpec | None:
+    """The fresh server with its kernels that the image of this host is a layer over; None for such a server itself.
+
+    None also where something else comes before the kernels: files that their initramfs holds, other sources.
+    """
+    if "archive" not in spec.sources or spec.extra or spec.runfile:
+        return None
+    plain = HostSpec(
+        name="plain",
+        ubuntu=spec.ubuntu,
+        kernels=spec.all_kernels,
+        headers=spec.headers,
+        shells=spec.shells,
+        modules=spec.modules,
+    )
+    return None if plain.profile() == spec.profile() else plain
+
+
 def prepare(spec: HostSpec, repository_address: str, repository_state: str) -> str:
     """Return the tag of the prepared image.
 
@@ -281,6 +299,9 @@ def prepare(spec: HostSpec, repository_address: str, repository_state: str) -> s
     with repos.locked("profile-" + tag.rsplit(":", 1)[1]):
         if engine().image_exists(tag):
             return tag
+        below = _below(spec)
+        if below:
+            source = prepare(below, repository_address, repository_state)
         say(
             f"preparing Ubuntu {spec.ubuntu} with {', '.join(spec.all_kernels)}"
             + (f" and {', '.join(spec.installed)}" if spec.installed else "")
