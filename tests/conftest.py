@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if sample.THOROUGH:
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """A lab without hosts; it ends with the test run. What a test publishes here, later tests see: see own_lab."""

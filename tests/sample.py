@@ -1,4 +1,7 @@
-"""How much of a large table, and how many made-up examples, one run tries: a share in make test, everything in make test-all."""
+"""How much of a large table, and how many made-up examples, one run tries: a share in make test, everything in make test-all.
+
+A test marked ``thorough`` runs in make test-all only: HYPOTHESIS_PROFILE=thorough.
+"""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import pytest
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.apt import progress as apt_progress
 from provision.runs.following import described
+from tests import sample
 
 from .packages import NEW, OLD, driver, names, pinned
 from .rootfs import Repo, Root, cut_power, kill_session
@@ -225,7 +226,8 @@ def test_a_damaged_journal_costs_no_hold(host: Root) -> None:
     }
     host.write(journal + ".whole", json.dumps(lost))
     wanted = dict.fromkeys(names("550"), f"hi {OLD}")
-    for how, command in DAMAGES.items():
+    damages = dict(sample.share(list(DAMAGES.items()), 3))
+    for how, command in damages.items():
         for has_copy in (True, False):
             where = f"{how}, {'with' if has_copy else 'without'} its copy"
             lifted = " ".join(names("550")) + (" lab-tool" if has_copy else "")
@@ -243,7 +245,7 @@ def test_a_damaged_journal_costs_no_hold(host: Root) -> None:
             again = host.module("apt_transaction", install=pinned("550", OLD))
             assert (again["changed"], again["warnings"]) == (False, []), where
     kept = list((host.path / "var/lib/gpu-provision").glob("transaction.json.damaged-*"))
-    assert len(kept) == 2 * len(DAMAGES)
+    assert len(kept) == 2 * len(damages)
 
 
 @pytest.mark.parametrize("old", [True, False])

@@ -56,6 +56,7 @@ def test_two_environments_on_two_cuda_versions_and_then_nothing_more(fleet):
     assert plain.returncode == 0 and "changed=0" in plain.stdout, plain.stdout
 
 
+@pytest.mark.thorough
 def test_a_third_one_that_cannot_work_is_refused_by_name_before_anything_is_touched(fleet):
     command = fleet(HOST)
     host = command.lab.host("gpu01")
@@ -90,6 +91,7 @@ def test_users_get_their_own_and_what_was_killed_is_finished(fleet):
     assert blocker["code"] == "conda.prefix_space" and "miniconda_users_prefix" in blocker["hint"]
 
 
+@pytest.mark.thorough
 def test_interrupted_while_an_environment_is_made(fleet):
     command = fleet(HOST)
     host = command.lab.host("gpu01")
@@ -110,6 +112,7 @@ def test_interrupted_while_an_environment_is_made(fleet):
     assert left == ["py311cu118", "py311cu124"]
 
 
+@pytest.mark.thorough
 def test_m1_terms_only_by_the_owners_word(fleet):
     command = fleet(HOST)
     host = command.lab.host("gpu01")

@@ -272,6 +272,7 @@ def test_a_toolkit_leaves_a_server_driver_alone(fleet):
     assert not {"cuda", "cuda-13-0", "cuda-runtime-13-0"} & set(installed)
 
 
+@pytest.mark.thorough
 def test_the_distributions_nvcc_is_named_and_loses(fleet):
     """Scenario H2: /usr/bin/nvcc of the distribution must not shadow what is managed."""
     host = fleet.lab.host("distro")

@@ -157,6 +157,7 @@ def test_apply_brings_back_what_software_can_and_a_person_the_rest(fleet):
     assert codes(fleet.json("drift")) == {}
 
 
+@pytest.mark.thorough
 def test_plain_ansible_judges_the_same(fleet):
     lab = fleet.lab
     clean = fleet.ansible("drift.yml", "-l", "hold,ahead")

@@ -180,7 +180,7 @@ ROUNDS = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(ROUNDS)))
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(1, len(ROUNDS)))])
 def test_every_wish_converges(command, number):
     asked = ROUNDS[number]
     for name, values in asked.items():
@@ -237,6 +237,7 @@ def test_hosts_as_they_were_found(command):
     assert "nvidia-driver-580-open" not in g1, "GL libraries alone make no desktop"
 
 
+@pytest.mark.thorough
 def test_plain_ansible_agrees(command):
     """Neither undoes what the other did, whatever the settings of the controller."""
     names = "w1,w2,w3,f7,jammy,resolute"
@@ -259,6 +260,7 @@ def test_work_on_the_gpus_is_left_alone(command):
     assert driver_packages(command.lab.host("busy")) == before
 
 
+@pytest.mark.thorough
 def test_newer_versions_move_nothing_of_nvidia(command):
     """Last, since it publishes: everything else moves, kernels of signed hosts wait, DKMS hosts follow."""
     names = ["w1", "w2", "w3", "w4", "a1", "b2", "f7", "g1", "jammy", "resolute"]

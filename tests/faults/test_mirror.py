@@ -57,7 +57,10 @@ def take_out(lab, host, folder):
 
 
 # conda has no signatures: once is enough.
-@pytest.mark.parametrize(("sign", "of_conda"), [("", CONDA), ("new", {})], ids=["originals", "signed"])
+@pytest.mark.parametrize(
+    ("sign", "of_conda"),
+    [pytest.param("", CONDA, id="originals"), pytest.param("new", {}, id="signed", marks=pytest.mark.thorough)],
+)
 def test_a_new_host_from_a_mirror_alone_is_equal_to_the_first(fleet, tmp_path, sign, of_conda):
     command = fleet({"name": "gpu01", **HOST})
     command.env["XDG_DATA_HOME"] = str(tmp_path / "data")

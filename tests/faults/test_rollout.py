@@ -171,6 +171,7 @@ def test_killed_in_the_middle_and_gone_on_with(command):
     assert before == (driver_packages(lab.host("a1")), lab.host("a1").run("cat /var/log/apt/history.log").stdout)
 
 
+@pytest.mark.thorough
 def test_a_host_in_use_is_waited_for(command):
     """The job ends while it is waited for; what was agreed to is done then, and not before."""
     host = command.lab.host("busy")

@@ -187,6 +187,7 @@ def test_rollback_brings_back_what_was_there(fleet):
     assert "--rollback" in records(host)[0]["command"]
 
 
+@pytest.mark.thorough
 def test_interrupted_gone_on_with_and_taken_back(fleet):
     """Three hosts: Ctrl-C in the first one's transaction, which goes on; resumed; each host has its packages of before again."""
     names = ("gpu01", "gpu02", "gpu03")

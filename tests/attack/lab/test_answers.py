@@ -105,6 +105,7 @@ def test_an_answer_that_is_none(lab, pair, tmp_path, what):
         evil.run(f"rm {PYTHON}")
 
 
+@pytest.mark.thorough
 def test_one_byte_a_second(lab, pair, tmp_path):
     """Its own deadline is over after a minute, or two where this machine is busy; the other host is told of after seconds."""
     evil = pair[0]

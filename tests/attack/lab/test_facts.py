@@ -5,6 +5,9 @@ import json
 
 import pytest
 
+from tests.faults.conftest import Command
+from tests.lab import Lab
+
 LOOKUP = "{{ lookup('pipe', 'id > MARK; echo /usr/bin/python3') }}"
 LINES = (
     "24.04\n      hosts: {evil: {}}\n      vars:\n        nvidia_driver_branch: \"{{ lookup('pipe', 'id > MARK; echo 580') }}\"\n"
@@ -53,25 +56,14 @@ def _quoted(value):
     return repr(value).replace("\\", "\\\\").replace('"', '\\"')
 
 
-@pytest.fixture
-def two(fleet):
-    return fleet(
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    hosts = [
         {"name": "evil", "gpus": ["A100"]},
         {"name": "good", "gpus": ["A100"], "installed": ["580-server open signed held"]},
-    )
-
-
-def test_a_template_as_the_path_of_python(two, tmp_path):
-    mark = tmp_path / "PWNED"
-    spoil(two.lab.host("evil"), ["host", "python_path"], LOOKUP.replace("MARK", str(mark)))
-    read = two.json("scan")
-    assert read["hosts"]["evil"]["facts"]["unreadable"] == ["host.python_path: not the path of a program"]
-    assert read["hosts"]["evil"]["facts"]["host"]["python_path"] is None
-    assert "host.python_path: not the path of a program" in two.run("scan", "-l", "evil").stdout
-    words = ("apply", "--yes", "-e", "nvidia_driver_branch=580-server", "--json")
-    document = json.loads(two.run(*words, timeout=1500).stdout)
-    assert {name: host["status"] for name, host in document["hosts"].items()} == {"evil": "done", "good": "done"}
-    assert not mark.exists()
+    ]
+    with Lab.start(hosts) as lab:
+        yield Command(lab, tmp_path_factory.mktemp("state"))
 
 
 def test_lines_in_the_release_that_init_writes_down(two, tmp_path):
@@ -92,3 +84,17 @@ def test_no_facts_at_all(two):
     document = two.json("scan", rc=1)
     assert [error["code"] for error in document["errors"]] == ["host.bad_answer"]
     assert document["errors"][0]["host"] == "evil" and document["hosts"]["good"]["status"] == "ok"
+
+
+def test_a_template_as_the_path_of_python(two, tmp_path):
+    """Last, since it applies."""
+    mark = tmp_path / "PWNED"
+    spoil(two.lab.host("evil"), ["host", "python_path"], LOOKUP.replace("MARK", str(mark)))
+    read = two.json("scan")
+    assert read["hosts"]["evil"]["facts"]["unreadable"] == ["host.python_path: not the path of a program"]
+    assert read["hosts"]["evil"]["facts"]["host"]["python_path"] is None
+    assert "host.python_path: not the path of a program" in two.run("scan", "-l", "evil").stdout
+    words = ("apply", "--yes", "-e", "nvidia_driver_branch=580-server", "--json")
+    document = json.loads(two.run(*words, timeout=1500).stdout)
+    assert {name: host["status"] for name, host in document["hosts"].items()} == {"evil": "done", "good": "done"}
+    assert not mark.exists()

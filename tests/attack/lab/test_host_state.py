@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.faults.conftest import driver_packages, holds
+from tests.faults.conftest import Command, driver_packages, holds
+from tests.lab import Lab
 
 pytestmark = pytest.mark.lab
 
@@ -15,14 +16,15 @@ DAMAGES = {"a brace": "echo '{{' > {}", "a folder": "mkdir {}", "a FIFO": "mkfif
 APPLY = ("apply", "--yes", "-e", "nvidia_driver_branch=580")
 
 
-@pytest.fixture
-def held(fleet):
+@pytest.fixture(scope="module")
+def held(tmp_path_factory):
     """A host that we brought to branch 580, with a hold of a person."""
-    command = fleet({"name": "gpu01", "gpus": ["RTX 4090"], "installed": ["580 open signed held"], "nouveau": False})
-    host = command.lab.host("gpu01")
-    command.run(*APPLY)
-    host.run("echo sudo hold | dpkg --set-selections")
-    return command, host
+    spec = {"name": "gpu01", "gpus": ["RTX 4090"], "installed": ["580 open signed held"], "nouveau": False}
+    with Lab.start([spec]) as lab:
+        command, host = Command(lab, tmp_path_factory.mktemp("state")), lab.host("gpu01")
+        command.run(*APPLY)
+        host.run("echo sudo hold | dpkg --set-selections")
+        yield command, host
 
 
 def test_a_damaged_journal_is_told_and_costs_no_hold(held):

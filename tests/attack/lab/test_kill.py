@@ -11,7 +11,11 @@ pytestmark = pytest.mark.lab
 
 
 @pytest.mark.parametrize(
-    ("kind", "victims", "seeds"), [("upgrade", ("ssh", "apt", "power"), range(3, 6)), ("purge", ("tree",), range(1, 2))]
+    ("kind", "victims", "seeds"),
+    [
+        ("upgrade", ("ssh", "apt", "power"), range(3, 6)),
+        pytest.param("purge", ("tree",), range(1, 2), marks=pytest.mark.thorough),
+    ],
 )
 def test_nothing_is_lost(kind, victims, seeds):
     with Harness(KINDS[kind], batch=len(seeds), jobs=1) as harness:

@@ -8,6 +8,8 @@ import subprocess
 import pytest
 import yaml
 
+from tests import sample
+
 pytestmark = pytest.mark.lab
 
 # Each place has a token of its own: what leaks names where it leaked from.
@@ -101,7 +103,10 @@ def test_no_token_is_printed_or_written_anywhere(fleet, tmp_path):
     # apt reads no other user's file, and a source that is malformed would stop every apt: it is there for the reads only.
     before = in_files(host)
     table = []
-    for number, words in enumerate(COMMANDS):
+    # With -v and as JSON a read says more than without.
+    for number, words in enumerate(
+        words for words in COMMANDS if sample.THOROUGH or len(words) > 1 or words == ("lock",)
+    ):
         if words[0] == "apply":
             host.run("sed -i '$d' /etc/apt/sources.list.d/private.list")
         output = str(tmp_path / f"output{number}")

@@ -82,6 +82,7 @@ def play(host: LabHost, folder: Path, *words: str, **variables: Any) -> dict[str
     return {"rc": done.returncode, "out": done.stdout + done.stderr, "changed": int(numbers.get("changed", -1))}
 
 
+@pytest.mark.thorough
 def test_docker_of_the_archive_on_request(own_lab: Lab, tmp_path: Path) -> None:
     """container_toolkit_install_docker: docker and the toolkit come in one transaction, and docker knows --gpus at once."""
     try:
