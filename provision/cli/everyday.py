@@ -296,6 +296,7 @@ class MonitorFormat(StrEnum):
     "provision verify --local --format slurm",
     "provision verify -l gpu01 -v",
     "provision verify --check 'gpu.*' --deep",
+    "provision verify -l gpu01 --check 'gpu.*' --soak 15m",
     "provision verify --junit results.xml",
 )
 def verify(
@@ -307,6 +308,12 @@ def verify(
     deep: Annotated[
         bool, typer.Option("--deep", metavar="", help="Test most of each card's memory; measure longer.")
     ] = False,
+    soak: Annotated[
+        str | None,
+        typer.Option(
+            "--soak", metavar="TIME", help="Load all cards that nobody uses for this long (15m), and watch them."
+        ),
+    ] = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Write the results as JUnit XML, for CI.")
     ] = None,
@@ -327,13 +334,16 @@ def verify(
 
     docs/checks.md and docs/prove.md say what each check means and what to do.
     """
+    from provision.rollout.options import seconds
+
     if format_ is not MonitorFormat.text and settings.json:
         raise UsageError("usage.format", f"--format {format_} and --json exclude each other", hint="give one of them")
+    load = seconds(soak, "--soak") if soak else 0.0
     fleet, renderer = open_this_machine(settings, "verify") if local else open_fleet(settings, "verify")
     from provision.commands import verify as command
     from provision.planning.verification import QUICK, CheckSelection
 
-    selection = CheckSelection(tuple(check or ()), deep, QUICK.skip if local else ())
+    selection = CheckSelection(tuple(check or ()), deep, QUICK.skip if local else (), load)
     quiet = format_ is not MonitorFormat.text
     # What reads alone measures nothing, and a monitor's account has no past to keep.
     memory = None if local else command.memory_of(settings.run_dir)

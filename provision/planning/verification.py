@@ -41,11 +41,12 @@ _SLOW = tuple(name for name in proofs.NAMES if name != "gpu.xid")
 @dataclass(frozen=True)
 class CheckSelection:
     """How closely to look. only: names or patterns of checks, all when empty; deep: take the time; skip: names of checks that
-    are left out."""
+    are left out; soak: seconds of load for gpu.soak, which does not run without."""
 
     only: tuple[str, ...] = ()
     deep: bool = False
     skip: tuple[str, ...] = ()
+    soak: float = 0.0
 
     def wants(self, name: str) -> bool:
         return bool(proofs.wanted(name, self.only))
@@ -133,7 +134,7 @@ def _exported(line: ShellLine) -> tuple[str, str]:
 
 def refuse_unknown(selection: CheckSelection, found: Iterable[str]) -> None:
     """Raise UsageError for a pattern that means none of the checks that were found (names)."""
-    names = sorted({*found, *proofs.NAMES, "site.check", "gpu.trend"})
+    names = sorted({*found, *proofs.NAMES, "site.check", "gpu.trend", "gpu.soak"})
     for pattern in selection.only:
         if not any(proofs.wanted(name, [pattern]) for name in names):
             nearest = difflib.get_close_matches(pattern, names, n=1)
@@ -219,6 +220,7 @@ def prove_args(
         "only": list(selection.only),
         "skip": [*selection.skip, *(values.get("gpu_verify_skip") or () if not selection.only else ())],
         "deep": selection.deep or bool(values.get("gpu_verify_deep")),
+        "soak_s": selection.soak,
         "busy": values.get("gpu_verify_busy") or "skip",
         "python": interpreters(facts, values, expect),
         "containers": containers_to_run(Desired(values).containers, facts, catalog),

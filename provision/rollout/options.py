@@ -71,12 +71,12 @@ def parse(
     )
 
 
-def seconds(text: str) -> float:
+def seconds(text: str, option: str = "--wait") -> float:
     """Return the seconds of ``90s``, ``15m``, ``2h``, ``1h30m``. Raises UsageError for anything else."""
     given = text.strip().lower()
     if not _DURATION.fullmatch(given):
         raise UsageError(
-            "usage.duration", f"--wait {text}: that is no time", hint="a number with its unit: 90s, 15m, 2h, 1h30m"
+            "usage.duration", f"{option} {text}: that is no time", hint="a number with its unit: 90s, 15m, 2h, 1h30m"
         )
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", given))
 

@@ -15,6 +15,7 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.prove import nvml
 from ansible_collections.gpu.provision.plugins.module_utils.prove import ptx as prove_ptx
+from ansible_collections.gpu.provision.plugins.module_utils.prove import tensor as prove_tensor
 
 MIB = 1 << 20
 THREADS = 256
@@ -93,9 +94,18 @@ class Card(object):
 
     def load(self):
         """Compile the shipped PTX for this card by the driver. Raises CudaError (218, 221, 222, …)."""
-        self.module = _void()
-        image = prove_ptx.text(self.cc).encode("ascii") + b"\0"
-        self.driver.call("cuModuleLoadData", ctypes.byref(self.module), image)
+        self.module = self.compile(prove_ptx.text(self.cc))
+
+    def compile(self, text, missing=()):
+        """Module of PTX that the driver compiles; None where it answers one of the codes in missing. Raises CudaError."""
+        module = _void()
+        try:
+            self.driver.call("cuModuleLoadData", ctypes.byref(module), text.encode("ascii") + b"\0")
+        except CudaError as error:
+            if error.code not in missing:
+                raise
+            return None
+        return module
 
     def allocate(self, size):
         """Address of size bytes of the card's memory; freed with the context or by free()."""
@@ -112,6 +122,10 @@ class Card(object):
         self.driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
+    def clear(self, address, size):
+        """Zeros, so that a result that was never written is not taken for the one before."""
+        self.driver.call("cuMemsetD8_v2", _u64(address), ctypes.c_ubyte(0), ctypes.c_size_t(size))
+
     def put(self, address, data):
         view = (ctypes.c_char * len(data)).from_buffer(data)
         self.driver.call("cuMemcpyHtoD_v2", _u64(address), view, ctypes.c_size_t(len(data)))
@@ -122,10 +136,11 @@ class Card(object):
         self.driver.call("cuMemcpyDtoH_v2", view, _u64(address), ctypes.c_size_t(size))
         return data
 
-    def launch(self, name, arguments, grid=None, block=None, stream=None):
-        """Start a kernel. arguments: ctypes values in order; the grid fills the card when none is given."""
+    def launch(self, name, arguments, grid=None, block=None, stream=None, module=None):
+        """Start a kernel of module, or of what load() compiled. arguments: ctypes values in order; the grid fills the card
+        when none is given."""
         function = _void()
-        self.driver.call("cuModuleGetFunction", ctypes.byref(function), self.module, name.encode())
+        self.driver.call("cuModuleGetFunction", ctypes.byref(function), module or self.module, name.encode())
         pointers = (_void * len(arguments))(*[ctypes.addressof(value) for value in arguments])
         grid, block = grid or (self.processors * 16, 1, 1), block or (THREADS, 1, 1)
         self.driver.call(
@@ -206,7 +221,7 @@ def compute(args, say):
 
     args: {"uuid": for NVML's readings under load or None, "load_s": seconds of matrix work, "deep": bool,
     "deep_s": most seconds for memory, "lock": file that lets one card after another use the bus}. Returns
-    {"card", "cuda", "numbers", "wrong": [sentences], "load": samples of prove.nvml.Watch}.
+    {"card", "cuda", "numbers", "wrong": [sentences], "load": samples of prove.nvml.Watch} and what prove.tensor adds.
     """
     say("initialising the driver")
     driver = Driver()
@@ -220,6 +235,8 @@ def compute(args, say):
     for what, test in (("vector add", _vector), ("matrix product", _matrix), ("copying memory", _copy)):
         say(what)
         test(card, args, result)
+    say("tensor cores and FP64")
+    prove_tensor.prove(card, result)
     if args.get("deep"):
         say("writing and reading memory")
         _memory(card, args, result)
@@ -291,39 +308,60 @@ def pattern_product(n, rows=ROWS, columns=COLUMNS):
     return a, b, product
 
 
+class Product(object):
+    """C = A B on a card, every element known to the CPU."""
+
+    def __init__(self, card):
+        self.card, self.n = card, 4096 if card.memory()[0] > 1024 * MIB else 1024
+        a, b, product = pattern_product(self.n)
+        self.size = self.n * self.n * 4
+        self.places = [card.allocate(self.size) for _ in range(3)]
+        card.put(self.places[0], bytearray(a))
+        card.put(self.places[1], bytearray(b))
+        self.right = b"".join(product[i % ROWS] for i in range(self.n))
+
+    def clear(self):
+        self.card.clear(self.places[2], self.size)
+
+    def once(self):
+        tiles = (self.n // prove_ptx.TILE, self.n // prove_ptx.TILE, 1)
+        arguments = [_u64(place) for place in self.places] + [ctypes.c_uint(self.n)]
+        self.card.launch("matmul", arguments, grid=tiles, block=(16, 16, 1))
+
+    def seconds(self, times):
+        return self.card.seconds(lambda: [self.once() for _ in range(times)])
+
+    def gflops(self, times, seconds):
+        return round(2.0 * self.n**3 * times / seconds / 1e9, 1)
+
+    def compare(self, result, what):
+        """Add to result["wrong"] what differs from the CPU's product."""
+        _compare(result, what, bytes(self.card.get(self.places[2], self.size)), self.right)
+
+    def close(self):
+        for place in self.places:
+            self.card.free(place)
+
+
 def _matrix(card, args, result):
     """C = A B, every element compared with the CPU's; then load for load_s seconds, watched by NVML."""
-    n = 4096 if card.memory()[0] > 1024 * MIB else 1024
-    a, b, product = pattern_product(n)
-    size = n * n * 4
-    pa, pb, pc = [card.allocate(size) for _ in range(3)]
-    card.put(pa, bytearray(a))
-    card.put(pb, bytearray(b))
-    arguments = [_u64(pa), _u64(pb), _u64(pc), ctypes.c_uint(n)]
-    tiles = (n // prove_ptx.TILE, n // prove_ptx.TILE, 1)
-
-    def once():
-        card.launch("matmul", arguments, grid=tiles, block=(16, 16, 1))
-
-    once()
+    product = Product(card)
+    product.once()
     card.synchronize()
-    right = b"".join(product[i % ROWS] for i in range(n))
-    _compare(result, "matrix product", bytes(card.get(pc, size)), right)
-    each = card.seconds(once)
+    product.compare(result, "matrix product")
     watch = nvml.Watch(args.get("uuid"))
-    launches, seconds = max(1, min(3000, int(args.get("load_s", 1.0) / each))), 0.0
+    launches, seconds = max(1, min(3000, int(args.get("load_s", 1.0) / product.seconds(1)))), 0.0
     # Several short batches: the readings between them are of a card at work, and no display has to wait for long.
     batch = max(1, launches // 10)
     done = 0
     while done < launches:
-        seconds += card.seconds(lambda: [once() for _ in range(batch)] and watch.sample())
+        seconds += card.seconds(lambda: [product.once() for _ in range(batch)] and watch.sample())
         done += batch
-    result["numbers"]["gflops"] = round(2.0 * n**3 * done / seconds / 1e9, 1)
+    result["numbers"]["gflops"] = product.gflops(done, seconds)
     # The last product must be as right as the first: a card that is sick under load shows here.
-    _compare(result, "matrix product after %.1f s of load" % seconds, bytes(card.get(pc, size)), right)
+    product.compare(result, "matrix product after %.1f s of load" % seconds)
     result["load"] = watch.samples
-    for address in (pa, pb, pc):
-        card.free(address)
+    product.close()
 
 
 def _compare(result, what, got, right):

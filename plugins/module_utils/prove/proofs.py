@@ -15,7 +15,8 @@ Everything in args is optional:
     toolkits     [{"version": "12.4", "path": "/usr/local/cuda-12.4"}]: nvcc of each is tried
     python       paths of interpreters to judge
     containers   {"docker", "docker_cdi", "podman": bool, "image": text, "gpus": number}: runtimes to try, see container
-    timeout_s    bound for one check with all its steps (default 90; deep 300)
+    soak_s       seconds of load on every card at once, for gpu.soak; not run without them
+    timeout_s    bound for one check with all its steps (default 90; deep 300), for gpu.soak in addition to soak_s
     library_path LD_LIBRARY_PATH of a login; environment: other variables that a login exports
 """
 
@@ -28,7 +29,7 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import run_as
 
-# The jobs of compile, p2p and xid run in children by their names alone: imported, so that their sources are here.
+# The jobs of compile, p2p, soak and xid run in children by their names alone: imported, so that their sources are here.
 from ansible_collections.gpu.provision.plugins.module_utils.prove import compile as prove_compile  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import container as prove_container
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count as prove_count
@@ -39,6 +40,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import job as 
 from ansible_collections.gpu.provision.plugins.module_utils.prove import nccl as prove_nccl
 from ansible_collections.gpu.provision.plugins.module_utils.prove import p2p as prove_p2p  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import site as prove_site
+from ansible_collections.gpu.provision.plugins.module_utils.prove import soak as prove_soak  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
 from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid  # noqa: F401
 
@@ -71,7 +73,7 @@ def longest(args):
     """Seconds that main(args) can take at most: what a caller has to wait for before it gives up."""
     proof = Proof(args)
     # A check may end a second late in each of its steps, and then waits for what hangs in the driver.
-    return sum(proof.timeout + 15.0 for _ in proof.plan())
+    return proof.soak_s + sum(proof.timeout + 15.0 for _ in proof.plan())
 
 
 def skipped(message, evidence=(), status="skip"):
@@ -155,6 +157,7 @@ class Proof(object):
     def __init__(self, args):
         self.args, self.kept = args, {}
         self.deep = bool(args.get("deep"))
+        self.soak_s = float(args.get("soak_s") or 0.0)
         self.timeout = float(args.get("timeout_s") or (DEEP_TIMEOUT_S if self.deep else TIMEOUT_S))
         self.deadline = time.monotonic() + self.timeout
         self.library_path = args.get("library_path") or ""
@@ -176,7 +179,7 @@ class Proof(object):
 
     def job(self, module, function, args=None, env=None, **more):
         left = max(1.0, self.deadline - time.monotonic())
-        more["timeout_s"] = min(more.get("timeout_s", self.timeout), self.timeout, left)
+        more["timeout_s"] = min(more.get("timeout_s", left), left)
         return prove_job.Job(module, function, args, self.environment() if env is None else env, **more)
 
     @property
@@ -238,6 +241,8 @@ class Proof(object):
         """Yield (id, function without arguments that returns what was measured)."""
         yield "gpu.count", self.count
         yield "gpu.compute", self.compute
+        if self.soak_s:
+            yield "gpu.soak", self.soak
         yield "gpu.health", self.health
         yield "gpu.xid", self.xid
         yield "gpu.p2p", self.p2p
@@ -291,6 +296,26 @@ class Proof(object):
         if not loaded:
             return left_alone(why) if why else skipped("MIG is on and there is no instance", status="no_card")
         return measured(computed=self.computed(), why=why, cards=self.cards)
+
+    def soak(self):
+        if self.no_card:
+            return skipped(self.no_card, status="no_card")
+        loaded, why = self.usable
+        if not loaded:
+            return left_alone(why) if why else skipped("MIG is on and there is no instance", status="no_card")
+        self.deadline += self.soak_s
+        jobs = [
+            self.job(
+                "prove.soak",
+                "soak",
+                {"uuid": unit["card_uuid"], "seconds": self.soak_s},
+                self.environment({"CUDA_VISIBLE_DEVICES": unit["uuid"]}),
+            )
+            for unit in loaded
+        ]
+        soaked = list(zip(loaded, prove_job.run_all(jobs)))  # noqa: B905 -- Python 3.8
+        after = prove_job.run(self.job("prove.nvml", "survey", timeout_s=60.0))
+        return measured(soaked=soaked, why=why, cards=self.cards, after=after, seconds=self.soak_s)
 
     def health(self):
         lost = self.survey.result["lost"] if self.survey.ok else []

@@ -107,6 +107,8 @@ class ComputeCapability(Fact):
     first_branch: int | None
     first_branch_certainty: Certainty = "sourced"
     last_cuda: Minor | None
+    # of prove.tensor's formats: what every card's sums hash to
+    signatures: dict[str, str] = {}
 
 
 class TuringOrNewer(Fact):

@@ -10,7 +10,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import errors 
 from ansible_collections.gpu.provision.plugins.module_utils.prove.outcome import Outcome
 from provision.catalog import load_catalog
 from provision.inventory import cards as expected_cards
-from provision.parts.driver import dcgm, fabric, health, links, xid
+from provision.parts.driver import dcgm, fabric, health, links, soak, xid
 from provision.parts.proof import Bounds, Judging, Row, Verdict
 from provision.parts.proof import outcome as outcome_of
 
@@ -119,7 +119,10 @@ def judge_compute(computed: Sequence[Computed], why: Sequence[str], cards: Seque
             hints.append("see gpu.health and dmesg | grep Xid; a card that computes wrong must not be used")
         evidence += [f"card {label}: {words}" for words in done["wrong"]]
         evidence.append(_line(label, done))
-    evidence += why
+    odd, signed = signatures(computed)
+    bad += odd
+    hints += [_ODD for _ in odd]
+    evidence += signed + why
     if bad:
         return "fail", "; ".join(bad), evidence, next((hint for hint in hints if hint), None), numbers
     slow = slower_than_twins(computed)
@@ -140,8 +143,34 @@ def judge_compute(computed: Sequence[Computed], why: Sequence[str], cards: Seque
             "see gpu.health: power, heat, a lower power limit (nvidia-smi -q -d POWER,PERFORMANCE)",
             numbers,
         )
-    message = f"vector and matrix right on {len(computed)} of {len(computed) + len(why)}"
+    message = f"vector, matrix and tensor cores right on {len(computed)} of {len(computed) + len(why)}"
+    if not any(outcome.result.get("signatures", {}).keys() - {"fp64"} for _, outcome in computed):
+        message = message.replace(", matrix and tensor cores", " and matrix")
     return "pass", message, evidence, None, numbers
+
+
+def signatures(computed: Sequence[Computed]) -> tuple[list[str], list[str]]:
+    """([what is wrong], [a line for each set of signatures]): cards of one compute capability must have the same ones.
+
+    The catalog's are held against the cards first; where it has none, the cards of this host against each other.
+    """
+    known = load_catalog().architectures.compute_capabilities
+    found: dict[str, dict[tuple[tuple[str, str], ...], list[str]]] = {}
+    for unit, outcome in computed:
+        if outcome.ok and outcome.result.get("signatures"):
+            rows = found.setdefault(unit["cc"], {})
+            rows.setdefault(tuple(sorted(outcome.result["signatures"].items())), []).append(unit["label"])
+    said, lines = list[str](), list[str]()
+    for cc, rows in sorted(found.items()):
+        most = dict(max(rows.items(), key=lambda row: len(row[1]))[0])
+        right = most | (known[cc].signatures if cc in known else {})
+        for signed, labels in rows.items():
+            where = f"card {', '.join(labels)}"
+            lines.append(f"{where}: tensor cores and FP64 " + ", ".join(f"{name} {value}" for name, value in signed))
+            odd = [name for name, value in signed if right.get(name, value) != value]
+            if odd:
+                said.append(f"{where} rounds {', '.join(odd)} unlike others of compute capability {cc}")
+    return said, lines
 
 
 def judge_host(unit: Row, numbers: Row, cards: Sequence[Row], bounds: Bounds) -> tuple[str, str]:
@@ -173,6 +202,11 @@ def _line(label: str, done: Row) -> str:
         )
     return words
 
+
+_ODD = (
+    "run it again alone: a card that differs each time is faulty; where all cards of a host differ in the same way, the driver's"
+    " compiler may have changed the order of sums"
+)
 
 # Cards of one kind in one host differ by a few percent; a quarter is a fault.
 TWIN_SHARE = 0.75
@@ -320,6 +354,7 @@ def _peers(found: Row, bounds: Bounds) -> Verdict:
 PROOFS: dict[str, Judging] = {
     "gpu.count": _count,
     "gpu.compute": _compute,
+    "gpu.soak": soak.judge,
     "gpu.health": _health,
     "gpu.xid": _xid,
     "gpu.p2p": _peers,
