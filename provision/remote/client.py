@@ -54,7 +54,10 @@ class ChannelStream:
 
     def send(self, data: memoryview, timeout: float) -> int:
         self._channel.settimeout(max(0.001, timeout))
-        sent = self._channel.send(bytes(data[:_PIECE]))
+        try:
+            sent = self._channel.send(bytes(data[:_PIECE]))
+        except (paramiko.SSHException, EOFError) as error:
+            raise BrokenPipeError from error
         if not sent:
             raise BrokenPipeError
         return sent
@@ -62,7 +65,11 @@ class ChannelStream:
     def recv(self, timeout: float) -> bytes:
         # paramiko's TimeoutError is socket.timeout, the same class since Python 3.10.
         self._channel.settimeout(max(0.001, timeout))
-        return self._channel.recv(65536)
+        try:
+            return self._channel.recv(65536)
+        except (paramiko.SSHException, EOFError):
+            # Reading tells the host that there is room again, over a connection that just broke: the end of what it says.
+            return b""
 
     def status(self) -> int:
         deadline = time.monotonic() + 2
@@ -71,7 +78,8 @@ class ChannelStream:
         return self._channel.recv_exit_status() if self._channel.exit_status_ready() else -1
 
     def close(self) -> None:
-        self._channel.close()
+        with contextlib.suppress(paramiko.SSHException, EOFError):
+            self._channel.close()
 
 
 class Client:
