@@ -128,7 +128,7 @@ def _never_run(checks: Iterable[Check], values: dict[str, Any]) -> list[Check]:
 
 def _exported(line: ShellLine) -> tuple[str, str]:
     """A variable that a start file of everybody sets to a plain value; empty for all others."""
-    match = re.search(r"\b([A-Z_]+)=[\"']?([A-Za-z0-9_,.:-]*)[\"']?\s*$", line.text)
+    match = re.search(r"\b([A-Z][A-Z0-9_]*)=[\"']?([A-Za-z0-9_,.:-]*)[\"']?\s*$", line.text)
     return (match[1], match[2]) if match and line.file.startswith("/etc/") else ("", "")
 
 

@@ -97,7 +97,8 @@ _SINGLE = frozenset(
         "CUDA_MODULE_LOADING",
     ]
 )
-_KNOWN = "|".join(sorted(LISTS | _SINGLE, key=len, reverse=True))
+# NCCL reads any number of these, and one can make it ten times slower.
+_KNOWN = "|".join([*sorted(LISTS | _SINGLE, key=len, reverse=True), "NCCL_[A-Z0-9_]+"])
 _VALUE = r"(?P<value>(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\$\([^)]*\)|`[^`]*`|[^\s;&|\"'])*)"
 _SH = lazy_re.compile(r"(?:^|[\s;&|{(])(?P<text>(?:export\s+)?(?P<name>" + _KNOWN + r")(?P<more>\+?)=" + _VALUE + ")")
 _ZSH = lazy_re.compile(r"(?:^|[\s;&|{])(?P<text>(?P<name>path)(?P<more>\+?)=\((?P<value>[^)]*)\))")
