@@ -354,6 +354,8 @@ def verify(
         lines, code = command.for_monitor(document, nagios=format_ is MonitorFormat.nagios)
         renderer.lines(lines)
         return code
+    if local and not settings.inventory:
+        settings = replace(settings, inventory=["localhost,"])
     return finish(settings, document, renderer)
 
 

@@ -135,7 +135,7 @@ def for_monitor(document: VerifyDocument, *, nagios: bool) -> tuple[list[str], i
     for word, code, texts in (("CRITICAL", 2, failed), ("UNKNOWN", 3, silent), ("WARNING", 1, warned)):
         if texts:
             return [f"GPU {word} - {_short(texts)}"], code
-    return [f"GPU OK - {len(rows)} checks"], 0
+    return [f"GPU OK - {len(rows)} {'check' if len(rows) == 1 else 'checks'}"], 0
 
 
 def _short(texts: Sequence[str]) -> str:

@@ -3,6 +3,8 @@
 import getpass
 import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -75,3 +77,12 @@ def test_as_whom_it_runs(tmp_path):
     os.chown(tmp_path / "check", 65534, 65534)
     found = prove_site.run({"name": "x", "command": [str(tmp_path / "check")], "user": "root"}, ABOUT)
     assert "others than root may change" in judge(found, Bounds())[1]
+
+
+def test_the_next_command_is_about_this_machine_too(tmp_path):
+    given = tmp_path / "v.yml"
+    given.write_text("gpu_verify_site: [{name: odd, command: [/bin/false]}]\n")
+    command = [sys.executable, "-m", "provision", "verify", "--local", "--check", "site.check", "-e", f"@{given}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert " ".join(done.stderr.split()).endswith(f"next: provision -i localhost, -e @{given} diagnose")

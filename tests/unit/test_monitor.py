@@ -23,7 +23,7 @@ BAD = ("gpu.xid", "fail", "Xid 95 at 0000:9b:00: an\nuncorrectable error")
 @pytest.mark.parametrize(
     ("rows", "slurm", "nagios"),
     [
-        ([GOOD], ([], 0), (["GPU OK - 1 checks"], 0)),
+        ([GOOD], ([], 0), (["GPU OK - 1 check"], 0)),
         ([GOOD, WARN], ([], 0), (["GPU WARNING - gpu01: driver.hold: not held / 3"], 1)),
         (
             [GOOD, WARN, BAD],

@@ -331,9 +331,10 @@ def judge(outcome: Outcome, table: Xids, recovered: Collection[str] = ()) -> Ver
         return worst.status, worst.told + more, evidence, worst.repair, numbers
     if not rows:
         return "pass", "no Xid in the kernel's log" if partial else "no Xid since boot", evidence, None, numbers
+    many = int(numbers["xids"] + numbers["sxids"])
     return (
         "pass",
-        f"{numbers['xids'] + numbers['sxids']} errors in the log, none needs a repair",
+        f"{many} {'error' if many == 1 else 'errors'} in the log, none needs a repair",
         evidence,
         None,
         numbers,
