@@ -1,7 +1,7 @@
 """What a host is held to, and its verdicts: the checks that read, and those that run something.
 
-``call`` is as in planning. Checks that read are provision/parts/checks.py and its neighbours. What the others measure on the
-host (plugins/module_utils/prove: programs, bounded, nothing left behind) is judged by provision/parts/proofs.py.
+``call`` is as in planning. Checks that read are in the parts' checks.py; provision/parts/checks.py runs them. What the others
+measure on the host (plugins/module_utils/prove: programs, bounded, nothing left behind) is judged by provision/parts/proofs.py.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ _SHOWN_PACKAGES = 2
 _SHOWN_NAMES = 5
 # More hosts than this are counted.
 _FEW = 4
+_EXCEPTIONS = 2
 # A longer list of hosts is not said again on the next line.
 _LONG = 24
 
@@ -202,7 +203,10 @@ def _losses(plan: HostPlan) -> Iterator[Line]:
     for action in ("downgrade", "remove"):
         names = [c.name for c in plan.packages if c.action == action and not (action == "remove" and c.part in told)]
         if names:
-            yield Line("-", _ACTIONS[action], listed(names, _SHOWN_PACKAGES), (0, 2))
+            parts = {c.part for c in plan.packages if c.name in names}
+            new = {c.part for c in plan.packages if c.action == "install" and c.part}
+            replaced = "; replaced" if action == "remove" and parts <= new else ""
+            yield Line("-", _ACTIONS[action], listed(names, _SHOWN_PACKAGES) + replaced, (0, 2))
 
 
 def _is_choice(reason: Reason) -> bool:
@@ -210,20 +214,24 @@ def _is_choice(reason: Reason) -> bool:
 
 
 def _table(shown: Sequence[Line], every: Sequence[str], width: int) -> Table:
-    """Return the lines as columns: sign, what, value with counts, hosts where these are not all that change."""
+    """Return the lines as columns: sign, what, value with counts, and hosts where not all lines are about all that change."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold", ratio=1)
     table.add_column(overflow="fold", max_width=max(16, width * 35 // 100))
     before_hosts: list[str] = []
+    # Where most lines are about all hosts, these go without saying.
+    alike = sum(set(line.hosts) == set(every) for line in shown) * 2 > len(shown)
     for line in shown:
         style = "dim" if not line.sign else "bold red" if line.sign == "-" else ""
         cell = text(line.value, styles=(style,))
         for number, (part, loss) in enumerate(counted(line)):
             cell.append(", " if number else "  " * bool(line.value)).append(part, "bold red" if loss else "dim")
         before = Text(f"  {line.sign}" if line.sign else "", style=_SIGNS[line.sign])
-        where = "" if len(line.hosts) == len(every) else among(line.hosts, every)
+        where = among(line.hosts, every)
+        if set(line.hosts) == set(every):
+            where = "" if alike else "all"
         same = line.hosts == before_hosts and len(where) > _LONG
         before_hosts, where = line.hosts, "the same" if same else where
         table.add_row(before, Text(line.what, style="" if line.sign else "dim"), cell, Text(where, style="cyan"))
@@ -234,8 +242,9 @@ def among(names: Sequence[str], every: Sequence[str]) -> str:
     """Return some of the hosts that change as text: ``gpu01..gpu12, ml3 (13)``, ``all but gpu40``."""
     others = [name for name in every if name not in set(names)]
     if not others:
-        return f"all {len(every)} hosts" if len(every) > 1 else every[0]
-    return min(_short(names), f"all but {_short(others)}", key=len)
+        return "both hosts" if len(every) == 2 else f"all {len(every)} hosts" if len(every) > 1 else every[0]
+    # Of many exceptions nobody finds out who is meant.
+    return min(_short(names), f"all but {_short(others)}", key=len) if len(others) <= _EXCEPTIONS else _short(names)
 
 
 def _short(names: Sequence[str]) -> str:

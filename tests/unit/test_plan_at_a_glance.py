@@ -108,7 +108,7 @@ def test_what_goes_is_red():
     document = PlanDocument(hosts={"a": plan})
     printed = shown(document, colour=True)
     red = re.findall(r"\x1b\[1;31m([^\x1b]*)", printed)
-    assert {"1 downgraded", "1 removed", "libx", "old"} <= {part.strip() for part in red}
+    assert {"1 downgraded", "1 removed", "libx", "old; replaced"} <= {part.strip() for part in red}
     assert "+" not in red and re.search(r"\x1b\[1;33m *!", printed)
     plain = shown(document).splitlines()
     assert plain[-4:-1] == [
