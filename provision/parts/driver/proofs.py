@@ -119,10 +119,10 @@ def judge_compute(computed: Sequence[Computed], why: Sequence[str], cards: Seque
             hints.append("see gpu.health and dmesg | grep Xid; a card that computes wrong must not be used")
         evidence += [f"card {label}: {words}" for words in done["wrong"]]
         evidence.append(_line(label, done))
-    odd, signed = signatures(computed)
+    odd, signatured = signatures(computed)
     bad += odd
     hints += [_ODD for _ in odd]
-    evidence += signed + why
+    evidence += [*signatured, *why]
     if bad:
         return "fail", "; ".join(bad), evidence, next((hint for hint in hints if hint), None), numbers
     slow = slower_than_twins(computed)
