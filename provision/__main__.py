@@ -10,9 +10,6 @@ def main() -> int:
 
         sys.stdout.write(f"provision {__version__}\n")
         return 0
-    from provision.inventory import early
-
-    early.begin(sys.argv[1:])
     from provision.cli import run
 
     return run(sys.argv[1:])

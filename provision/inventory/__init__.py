@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +22,8 @@ import yaml
 
 from provision.collection import ROOT
 from provision.errors import UsageError
-from provision.inventory import early
+from provision.inventory import kept
+from provision.lib import scratch
 
 # A variable with one of these prefixes is ours; so is what connects.
 PREFIXES = (
@@ -151,16 +154,36 @@ class Loading:
             "vault_ids": self._vault_ids,
             "basedir": str(ROOT / "playbooks"),
         }
-        self._process = early.take()
-        stdin, self._process.stdin = self._process.stdin, None
-        if stdin is not None:
-            # it ended at once; what it said is read in result()
-            with contextlib.suppress(BrokenPipeError):
-                stdin.write(json.dumps(request))
-                stdin.close()
+        self._request = request
+        self._kept = kept.find(request)
+        if self._kept is None:
+            self._process = _read()
+            stdin, self._process.stdin = self._process.stdin, None
+            if stdin is not None:
+                # it ended at once; what it said is read in result()
+                with contextlib.suppress(BrokenPipeError):
+                    stdin.write(json.dumps(request))
+                    stdin.close()
 
     def result(self, timeout: float = 300) -> Inventory:
         """Wait and return the inventory; UsageError when it cannot be used."""
+        answer = self._kept or self._answer(timeout)
+        hosts = [_host(data, self._become_password) for data in answer["hosts"]]
+        _refuse_unresolved(hosts)
+        return Inventory(
+            hosts=hosts,
+            sources=answer["sources"],
+            extra_vars=answer["extra_vars"],
+            groups=answer["groups"],
+            warnings=_warnings(answer["talk"]),
+            vault_password=self._vault_password,
+            vault_ids=self._vault_ids,
+            become_password=self._become_password,
+            settings=answer["settings"],
+        )
+
+    def _answer(self, timeout: float) -> dict[str, Any]:
+        """Wait for the reader's answer."""
         try:
             out, talk = self._process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
@@ -178,26 +201,28 @@ class Loading:
         if not out.strip():
             lines = talk.strip().splitlines()
             raise UsageError("inventory.invalid", "the inventory cannot be read", because=lines[-3:])
-        answer = json.loads(out)
+        answer: dict[str, Any] = json.loads(out)
         if not answer["ok"]:
             wrong = answer["error"]
             if wrong["code"] == "inventory.invalid":
                 wrong["because"] += _why_unread(talk, wrong["because"])
                 wrong["hint"] = wrong["hint"] or "see what Ansible itself says of it: ansible-inventory -i FILE --list"
             raise UsageError(wrong["code"], wrong["message"], because=wrong["because"], hint=wrong["hint"])
-        hosts = [_host(data, self._become_password) for data in answer["hosts"]]
-        _refuse_unresolved(hosts)
-        return Inventory(
-            hosts=hosts,
-            sources=answer["sources"],
-            extra_vars=answer["extra_vars"],
-            groups=answer["groups"],
-            warnings=_warnings(talk),
-            vault_password=self._vault_password,
-            vault_ids=self._vault_ids,
-            become_password=self._become_password,
-            settings=answer["settings"],
-        )
+        kept.keep(self._request, answer, talk)
+        return {**answer, "talk": talk}
+
+
+def _read() -> subprocess.Popen[str]:
+    """Start a reader of inventories; see dump.py for what it takes and gives."""
+    # -P: the folder of the program, full of modules of ours, is not put before Ansible's imports.
+    return subprocess.Popen(
+        [sys.executable, "-P", str(Path(__file__).with_name("dump.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "ANSIBLE_LOCAL_TEMP": str(scratch.folder())},
+    )
 
 
 def start(

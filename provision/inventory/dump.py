@@ -1,7 +1,8 @@
 """Reads an Ansible inventory with Ansible's own code and writes it as JSON. Runs as a program of its own.
 
 stdin: one JSON object {sources, limit, extra_vars, vault_password, vault_ids, basedir}
-stdout: one JSON object, {"ok": true, "hosts": [...], ...} or {"ok": false, "error": {code, message, because, hint}}
+stdout: one JSON object, {"ok": true, "hosts": [...], ...} or {"ok": false, "error": {code, message, because, hint}}; marks in the
+        first are of the files that decided, null where the answer must not be kept (see kept.py)
 stderr: what Ansible says beside it (warnings)
 
 Ansible's import costs a third of a second and its warnings, signal handlers and global state are its own: a
@@ -11,10 +12,13 @@ process apart keeps both away from the program, which loads other things meanwhi
 from __future__ import annotations
 
 import difflib
-import importlib
+import importlib.util
 import json
 import os
+import re
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +59,16 @@ NOT_THEIRS = frozenset(
     }
 )
 BECOME_OPTIONS = ("become_user", "become_exe", "become_flags", "become_pass")
+# ansible-core's readers of inventories: of files, but for script and auto, whose files are known.
+STATIC_READERS = frozenset({"host_list", "script", "auto", "yaml", "ini", "toml", "advanced_host_list"})
+SECRETS = ("password", "private_key", "private_key_passphrase", "become_pass")
+# What makes a file of YAML or JSON a program: the reader that it names.
+_NAMES_READER = re.compile(rb"""plugin["']?\s*:""")
+# A template of names alone looks nothing up: no call, no filter, no statement, no variable of another host.
+_NAMES_ONLY = re.compile(r"(?:[^{]|\{(?![{%#])|\{\{\s*(?!hostvars\b)[A-Za-z_][\w.]*\s*\}\})*")
+_MOST_FILES = 5000
+# A file that was changed so short a time before it was read may change again without another time.
+_SETTLED_NS = 2_000_000_000
 
 
 class Wrong(Exception):
@@ -87,6 +101,87 @@ def holds_template(value: Any) -> bool:
     if isinstance(value, dict):
         return any(holds_template(item) for item in value.values())
     return isinstance(value, (list, tuple)) and any(holds_template(item) for item in value)
+
+
+def names_only(value: Any) -> bool:
+    """True when every template in a value only names variables, so that it gives the same whenever the variables do."""
+    if isinstance(value, str):
+        return _NAMES_ONLY.fullmatch(value) is not None
+    if isinstance(value, dict):
+        return all(names_only(item) for item in value.values())
+    return not isinstance(value, (list, tuple)) or all(names_only(item) for item in value)
+
+
+def marks_of(request: dict[str, Any], sources: list[str]) -> dict[str, list[int] | None] | None:
+    """Return what shows that files changed since: of each file and folder that decides, its identity, mode, size and times.
+
+    Of a file that is not there: None. None for more files than an inventory has, or a folder that cannot be read.
+    """
+    roots = [Path(source) for source in sources if "," not in source]
+    places = [Path(text.strip()[1:]) for text in request.get("extra_vars") or () if text.lstrip().startswith("@")]
+    for folder in {Path(request["basedir"]), *roots, *(root.parent for root in roots)}:
+        places += [folder / "group_vars", folder / "host_vars"]
+    configured = [
+        os.environ.get("ANSIBLE_CONFIG") or "/dev/null",
+        "ansible.cfg",
+        "~/.ansible.cfg",
+        "/etc/ansible/ansible.cfg",
+    ]
+    places += [Path(name).expanduser().absolute() for name in (*configured, "inventory/hosts.yml")]
+    found: dict[str, list[int] | None] = {}
+    try:
+        for path in (path for place in [*roots, *places, Path(__file__), _ansible()] for path in _walk(place)):
+            if len(found) > _MOST_FILES:
+                return None
+            found[str(path)] = _mark(path)
+    except OSError:
+        return None
+    return found
+
+
+def _mark(path: Path) -> list[int] | None:
+    try:
+        now = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return [now.st_dev, now.st_ino, now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns]
+
+
+def _ansible() -> Path:
+    """The file of ansible-core that names its version, without importing it."""
+    spec = importlib.util.find_spec("ansible")
+    return Path((spec and spec.origin) or "/nowhere").with_name("release.py")
+
+
+def _walk(place: Path) -> Iterator[Path]:
+    yield place
+    if place.is_dir():
+        for inner in sorted(place.iterdir()):
+            yield from _walk(inner)
+
+
+def may_be_kept(request: dict[str, Any], answer: dict[str, Any]) -> bool:
+    """True when only files and settings decided, which give the same answer again, and no password of a login is in it."""
+    from ansible import constants
+    from ansible.plugins import loader as plugin_loader
+
+    # a file of hosts, see ansible.inventory.manager.InventoryManager.subset
+    if "@" in (request.get("limit") or ""):
+        return False
+    readers = {name.removeprefix("ansible.builtin.") for name in constants.INVENTORY_ENABLED}
+    found = [plugin_loader.inventory_loader.find_plugin(name) for name in readers]
+    found += [plugin._original_path for plugin in plugin_loader.vars_loader.all()]
+    own = _ansible().parent
+    if not readers <= STATIC_READERS or not all(path and Path(path).is_relative_to(own) for path in found):
+        return False
+    for source in answer["sources"]:
+        for path in _walk(Path(source)) if "," not in source else ():
+            if path.is_file() and (os.access(path, os.X_OK) or _NAMES_READER.search(path.read_bytes())):
+                return False
+    options = [host["connection"] for host in answer["hosts"]]
+    return not any(one[name] for one in options for name in SECRETS) and all(
+        one["become_method"] in ("sudo", "su") for one in options
+    )
 
 
 def first_line(error: BaseException) -> str:
@@ -178,6 +273,7 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
     if request.get("basedir"):
         loader.set_basedir(request["basedir"])
     found_secrets = vault_secrets(request, loader)
+    begun, before = time.time_ns(), marks_of(request, sources)
     loader.set_vault_secrets(found_secrets)
     VaultSecretsContext.initialize(VaultSecretsContext(found_secrets))
     try:
@@ -204,14 +300,19 @@ def read_inventory(request: dict[str, Any]) -> dict[str, Any]:
             )
         if not hosts:
             raise no_match(str(request["limit"]), everyone, sorted(manager.groups))
-        return {
+        looked_up: list[str] = []
+        answer = {
             "ok": True,
             "settings": settings(),
             "sources": sources,
             "extra_vars": plain(extra_vars),
             "groups": {name: [h.name for h in group.get_hosts()] for name, group in manager.groups.items()},
-            "hosts": [read_host(host, variables, loader, manager) for host in hosts],
+            "hosts": [read_host(host, variables, loader, manager, looked_up) for host in hosts],
         }
+        keeps = before and not found_secrets and not looked_up and may_be_kept(request, answer)
+        newest = max((mark[-1] for mark in (before or {}).values() if mark), default=0)
+        settled = newest < begun - _SETTLED_NS and before == marks_of(request, sources)
+        return {**answer, "marks": before if keeps and settled else None}
     except AnsibleError as error:
         text = first_line(error)
         if "vault" in text.lower() or "decrypt" in text.lower():
@@ -255,8 +356,11 @@ def no_match(limit: str, hosts: list[str], groups: list[str]) -> Wrong:
     )
 
 
-def read_host(host: Any, variables: Any, loader: Any, manager: Any) -> dict[str, Any]:
-    """Return one host: its variables with templates resolved, and how to connect to it."""
+def read_host(host: Any, variables: Any, loader: Any, manager: Any, looked_up: list[str]) -> dict[str, Any]:
+    """Return one host: its variables with templates resolved, and how to connect to it.
+
+    looked_up gets the variables whose templates may have looked something up.
+    """
     from ansible.errors import AnsibleError
     from ansible.template import Templar
 
@@ -272,6 +376,8 @@ def read_host(host: Any, variables: Any, loader: Any, manager: Any) -> dict[str,
                 if templar is None:
                     # hostvars only now: few inventories template at all.
                     templar = Templar(loader=loader, variables=variables.get_vars(host=host))
+                if not names_only(value):
+                    looked_up.append(name)
                 value = templar.template(value)
             found[name] = plain(value)
         except AnsibleError as error:

@@ -7,6 +7,7 @@ the same: module_utils/lib/own_state.py.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +22,11 @@ Damaged = own_state.Damaged
 Model = TypeVar("Model", bound=BaseModel)
 # of a plan for thousands of hosts
 _MOST_BYTES = 256 << 20
+
+
+def folder() -> Path:
+    """Return the folder of our state on this machine, which may not be there yet."""
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "gpu-provision"
 
 
 def text(path: Path, most: int = _MOST_BYTES) -> str | None:

@@ -26,7 +26,7 @@ from typing import Any, Literal
 from provision.collection import COLLECTIONS_PATH, ROOT
 from provision.errors import Exit, HostFailedError, Issue
 from provision.inventory import Host, Inventory
-from provision.lib import load, scratch
+from provision.lib import load, own_state, scratch
 from provision.remote import answers, explain
 
 Event = dict[str, Any]
@@ -111,8 +111,7 @@ class RunResult:
 
 def runs_folder() -> Path:
     """Return the state folder's ``runs``, where runs are kept unless --run-dir says otherwise."""
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "gpu-provision" / "runs"
+    return own_state.folder() / "runs"
 
 
 def new_run_dir(command: str, base: Path | None = None) -> Path:

@@ -7,7 +7,7 @@ from provision import inventory
 from provision.commands.verify import for_monitor
 from provision.documents import VerifiedHost, VerifyDocument
 from provision.errors import Issue
-from provision.inventory import early, site_checks
+from provision.inventory import site_checks
 from provision.lib.findings import Check
 
 
@@ -89,7 +89,6 @@ def test_variables_of_this_machine(tmp_path, text, found):
 
 
 def test_this_machine_needs_no_process_of_ansible():
-    early.begin(["verify", "--local", "--format", "slurm"])
     (host,) = inventory.this_machine().hosts
     assert (host.name, host.connection.kind, host.implicit_local) == ("localhost", "local", True)
 
