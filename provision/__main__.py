@@ -1,5 +1,6 @@
 """The command ``provision``. Answers --version without importing anything else."""
 
+import os
 import sys
 
 
@@ -10,6 +11,8 @@ def main() -> int:
 
         sys.stdout.write(f"provision {__version__}\n")
         return 0
+    # Plugins of pydantic are for programs that have some: to look for them takes longer than to load most of ours.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from provision.cli import run
 
     return run(sys.argv[1:])

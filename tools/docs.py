@@ -1,8 +1,8 @@
-"""Write what is generated under docs/ and in the roles: ``python -m tools.docs``. Tests compare it with the code.
+"""Write what is generated under docs/, in the catalog and in the roles: ``python -m tools.docs``. Tests compare it with the code.
 
-docs/checks.md from the checks themselves (docstring, messages and hints of what can go wrong), the index of findings from their
-pages and docs/findings/traps.md from the catalog, docs/schemas/*.json from the models of the documents, the READMEs of the roles
-from their argument specs.
+provision/catalog/data.json from the YAML files beside it, docs/checks.md from the checks themselves (docstring, messages and hints
+of what can go wrong), the index of findings from their pages and docs/findings/traps.md from the catalog, docs/schemas/*.json from
+the models of the documents, the READMEs of the roles from their argument specs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from provision.catalog import load_catalog
+from provision.catalog import files, load_catalog
 from provision.cli.schemas import schemas
 from provision.diagnose import pages
 from provision.parts import checks
@@ -309,6 +309,8 @@ def _json(schema: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    # First: the pages are written from it.
+    files.GENERATED.write_text(files.generate(), encoding="utf-8")
     role_readme.main()
     (ROOT / "docs/checks.md").write_text(checks_page(), encoding="utf-8")
     folder = ROOT / "docs/schemas"
@@ -322,7 +324,8 @@ def main() -> None:
     (ROOT / "docs/findings/README.md").write_text(findings_page(), encoding="utf-8")
     (ROOT / "docs/findings/traps.md").write_text(traps_page(), encoding="utf-8")
     (ROOT / "docs/support.md").write_text(support_page(), encoding="utf-8")
-    sys.stdout.write("wrote docs/checks.md, docs/json.md, docs/support.md, docs/man, docs/findings and docs/schemas\n")
+    pages = "docs/checks.md, docs/json.md, docs/support.md, docs/man, docs/findings and docs/schemas"
+    sys.stdout.write(f"wrote provision/catalog/data.json, {pages}\n")
 
 
 if __name__ == "__main__":

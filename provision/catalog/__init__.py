@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from provision.catalog._gpus import GpuIndex
-from provision.catalog.files import TOPICS, Files
+from provision.catalog.files import OWN, TOPICS, Files
 from provision.catalog.models.answers import (
     Branch,
     CudaMinor,
@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 # Where the data lies; the tests put a frozen copy in its place.
-FOLDER = Path(__file__).resolve().parent / "data"
+FOLDER = OWN
 # What names another folder, for commands and for plays of plain Ansible.
 VARIABLE = "GPU_PROVISION_CATALOG"
 # Compute capabilities of the architectures that began with CUDA 12.8 and need driver 570 at least.

@@ -1,8 +1,13 @@
-"""The catalog's files, as they are: each is read when it is first asked for."""
+"""The catalog's files, as they are: each is read when it is first asked for.
+
+Of the program's own catalog, ``data.json`` says the same as the YAML files of ``data``, and is read in a hundredth of the time.
+``make docs`` writes it; a test compares both.
+"""
 
 from __future__ import annotations
 
-from functools import cached_property
+import json
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +25,9 @@ from provision.catalog.models.xid import Xids
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Topic = TypeVar("_Topic", bound=Data)
 _MOST_BYTES = 4 << 20
+# Where the program's own data lies, and what is generated from it.
+OWN = Path(__file__).resolve().parent / "data"
+GENERATED = OWN.with_suffix(".json")
 
 
 def read_yaml(path: Path) -> Any:
@@ -31,6 +39,18 @@ def read_yaml(path: Path) -> Any:
     return yaml.load(text, Loader=_LOADER)  # noqa: S506 -- a safe loader
 
 
+@cache
+def _generated() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(GENERATED.read_bytes())
+    return found
+
+
+def generate() -> str:
+    """Return the text of data.json: one file of the catalog a line."""
+    lines = [f"{json.dumps(path.stem)}: {json.dumps(read_yaml(path))}" for path in sorted(OWN.glob("*.yml"))]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 class Files:
     """The data of a folder, validated. ``folder`` holds ``gpus.yml`` and the other files."""
 
@@ -38,7 +58,8 @@ class Files:
         self.folder = folder
 
     def _read(self, name: str, model: type[_Topic]) -> _Topic:
-        return model.model_validate(read_yaml(self.folder / f"{name}.yml"))
+        own = self.folder == OWN
+        return model.model_validate(_generated()[name] if own else read_yaml(self.folder / f"{name}.yml"))
 
     @cached_property
     def gpu_data(self) -> Gpus:

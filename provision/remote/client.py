@@ -12,13 +12,11 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import paramiko
-from paramiko.ssh_exception import IncompatiblePeer
-
 from provision.errors import ProvisionError, UnreachableError
 from provision.inventory import Host
 from provision.lib import load
 from provision.remote import explain, keys, knownhosts, target
+from provision.remote.ssh_library import IncompatiblePeer, paramiko
 from provision.remote.stream import Stream
 from provision.remote.target import Target
 

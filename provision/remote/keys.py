@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from provision.remote.once import once
+from provision.remote.ssh_library import paramiko
 
 
 @dataclass(frozen=True)

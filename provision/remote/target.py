@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import paramiko
-
 from provision.inventory import Connection
+from provision.remote import ssh_library
 from provision.remote.once import once
+from provision.remote.ssh_library import paramiko
 
 _USER_CONFIG = "~/.ssh/config"
 _SYSTEM_CONFIG = "/etc/ssh/ssh_config"
@@ -296,6 +296,8 @@ def _refuse_unknown_match(key: str, words: list[str]) -> None:
             continue
         if word not in ("host", "originalhost", "localuser", "exec"):
             raise ValueError(f"Match {word}")
+        if word == "exec":
+            ssh_library.load_match_exec()
         given[:1] = []
 
 

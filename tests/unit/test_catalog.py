@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from provision import catalog as package
-from provision.catalog import UNSURE, VARIABLE, Catalog, Gpu, load_catalog, other_catalog, read_catalog
+from provision.catalog import UNSURE, VARIABLE, Catalog, Gpu, files, load_catalog, other_catalog, read_catalog
 from provision.catalog.models.base import last_day
 from provision.catalog.review import contradictions, gaps, stale, unlinked, unsure
 from provision.catalog.toolkits import c_library
@@ -41,6 +41,14 @@ def gpu(text: str) -> Gpu:
 @pytest.mark.parametrize("folder", [REAL, FOLDER], ids=["real", "frozen"])
 def test_everything_refers_to_something(folder: Path) -> None:
     assert contradictions(Catalog(folder)) == []
+
+
+def test_the_generated_catalog_is_that_of_the_files(tmp_path: Path) -> None:
+    assert files.GENERATED.read_text() == files.generate(), "make docs writes it"
+    copy = tmp_path / "copy"
+    shutil.copytree(REAL, copy)
+    for name in files.TOPICS:
+        assert getattr(Catalog(REAL), name) == getattr(Catalog(copy), name), name
 
 
 def changed(folder: Path, *changes: tuple[str, str, str]) -> Catalog:

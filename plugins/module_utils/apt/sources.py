@@ -12,8 +12,6 @@ import base64
 import binascii
 import os
 import re
-import urllib.error
-import urllib.request
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
@@ -239,6 +237,9 @@ def fetch_key(url, timeout=30):
     """Fetch a key over http, https or file, through the proxies of the environment. Raises AptError ``apt.key``."""
     if not re.match(r"^(https?|file)://", url):
         raise AptError("apt.key", "not a URL of a key: %s" % redact.text(url))
+    # Imported only here: with ssl it takes long.
+    import urllib.request
+
     try:
         # Not urlopen: it keeps the proxies of its first call.
         with urllib.request.build_opener().open(url, timeout=timeout) as answer:

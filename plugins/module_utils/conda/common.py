@@ -43,6 +43,7 @@ _PASSED = (
     "PIP_CONFIG_FILE",
     "TZ",
 )
+PROFILE = "/etc/profile.d/gpu-provision-conda.sh"
 # seconds that a run before may still take
 _LOCK_WAIT = 900
 _FULL = ("No space left on device", "Not enough free disk space", "[Errno 28]", "NoSpaceLeftError")

@@ -23,6 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import fetch a
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from ansible_collections.gpu.provision.plugins.module_utils.conda import run as conda_run
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import (
+    PROFILE,
     CondaError,
     Lock,
     Owner,
@@ -33,7 +34,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda.common import 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, redact
 
 CACHE = "/var/cache/gpu-provision/conda"
-PROFILE = "/etc/profile.d/gpu-provision-conda.sh"
 # the installer's own reserve on the disk of the prefix
 BUFFER = 50 << 20
 # Miniconda py313_25.9.1-3: an installer of 158 MB wants 974 MB. Older ones do not say.

@@ -7,7 +7,6 @@ Runs on hosts: standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 
@@ -21,19 +20,6 @@ class DockerError(Exception):
     """The daemon did not answer, or not with what was asked for."""
 
 
-class _Connection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path, timeout):
-        http.client.HTTPConnection.__init__(self, "docker", timeout=timeout)
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
-
-
 class Client(object):
     """One daemon. path: its socket; timeout: seconds for each answer."""
 
@@ -43,8 +29,15 @@ class Client(object):
     def get(self, path):
         """What GET path answers, as JSON's data. Raises DockerError."""
         # Without a version in front the daemon takes its own: no version of ours that it may be too new for.
-        connection = _Connection(self.path, self.timeout)
+        # Imported only here: with ssl it takes longer than all else that reads a host.
+        import http.client
+
+        connection = http.client.HTTPConnection("docker", timeout=self.timeout)
         try:
+            # HTTP over a Unix socket
+            connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.sock.settimeout(self.timeout)
+            connection.sock.connect(self.path)
             connection.request("GET", path)
             answer = connection.getresponse()
             body = answer.read(_MOST_BYTES)

@@ -12,7 +12,6 @@ import os
 import re
 import urllib.error
 import urllib.parse
-import urllib.request
 
 # Lower case: apt and curl read no other for http, and Python and conda take these before upper case.
 NAMES = ("http_proxy", "https_proxy", "no_proxy")
@@ -48,6 +47,8 @@ def _within(environment):
 
 def way(url):
     """Say how Python's own downloads reach a URL: the proxy of the environment as host:port, or none."""
+    import urllib.request
+
     parts = urllib.parse.urlsplit(url)
     proxy = urllib.request.getproxies().get(parts.scheme)
     if not proxy:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from packaging.requirements import InvalidRequirement, Requirement
-
 from provision.catalog.versions import key, minor, same
 from provision.errors import UsageError
 from provision.parts.conda.desired import EnvironmentConfig
@@ -385,6 +383,9 @@ def _is_requirement(text: str) -> bool:
     """pip takes it: a requirement (PEP 508), a file of the host, a URL."""
     if _SOURCE.fullmatch(text):
         return True
+    # Few plans need it, and it takes long to load.
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
         Requirement(text)
     except InvalidRequirement:

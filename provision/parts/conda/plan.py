@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.conda.install import PROFILE
+from ansible_collections.gpu.provision.plugins.module_utils.conda.common import PROFILE
 from provision.facts import Facts
 from provision.parts.check import CondaExpect, EnvironmentExpect, PrefixExpect
 from provision.parts.conda.desired import CondaConfig

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
-from ansible_collections.gpu.provision.plugins.module_utils.conda import install as conda_install
 from provision.catalog import Catalog
 from provision.catalog.frameworks import CondaInstaller, conda_installers, moving_installer, version_key
 from provision.catalog.versions import key, same
@@ -274,8 +273,8 @@ class PrefixJudge:
         found += [f"accept the terms of {url}" for url in accept if url not in accepted]
         if profile:
             text = conda_common.render_profile(self.path, self.owner, self.config.umask)
-            if self.facts.own_files.get(conda_install.PROFILE) != apt_files.sha256(text):
-                found.append(f"write {conda_install.PROFILE}")
+            if self.facts.own_files.get(conda_common.PROFILE) != apt_files.sha256(text):
+                found.append(f"write {conda_common.PROFILE}")
         done = {user for user, path in self.facts.conda.shell_init.items() if path == self.path}
         found += [f"conda init for {user}" for user in init if user not in done]
         return found
