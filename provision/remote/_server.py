@@ -78,9 +78,8 @@ def serve():
             return
         request = json.loads(zlib.decompress(requests.read(int(head))).decode("utf-8"))
         if request["code"]:
-            compiled = requests.read(int(requests.readline()))
-            if request["code"] == MAGIC:
-                CODE.update(marshal.loads(zlib.decompress(compiled)))  # noqa: S302 - ours, as the sources
+            # Ours, as the sources; this Python has said that it takes it.
+            CODE.update(marshal.loads(zlib.decompress(requests.read(int(requests.readline())))))  # noqa: S302
         signal.alarm(int(request["timeout"]) + 5)
         body = zlib.compress(json.dumps(answer(request)).encode("utf-8"), 1)
         signal.alarm(0)

@@ -52,7 +52,8 @@ class Incoming:
     """Bytes from a host, until they are an answer. ``text`` is what came that is none."""
 
     def __init__(self, token: str) -> None:
-        self._head, self._ready = f"\n{token} ".encode(), f"\n{token}-ready\n".encode()
+        self._head = f"\n{token} ".encode()
+        self._ready = re.compile(rb"\n%b-ready(?: ([0-9a-f]{1,16}))?\n" % token.encode())
         self._buffer, self._looked = bytearray(), 0
         self._size: int | None = None
 
@@ -64,9 +65,15 @@ class Incoming:
         self._buffer.clear()
         self._looked, self._size = 0, None
 
-    @property
-    def ready(self) -> bool:
-        return self._ready in self._buffer
+    def ready(self) -> bytes | None:
+        """Return the number of the bytecode that the host's Python runs, b"" where it says none; None: it has not started.
+
+        Raises BadAnswer.
+        """
+        found = self._ready.search(self._buffer)
+        if found is None:
+            self._check_noise(len(self._buffer))
+        return found and bytes(found[1] or b"")
 
     def take(self, what: bytes) -> bool:
         """Remove what, a prompt, where it stands; return whether it did. Raises BadAnswer."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import marshal
 import re
 import zlib
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -15,6 +15,7 @@ from provision.collection import MODULE_UTILS
 from provision.remote.once import once
 
 _PACKAGE = "ansible_collections.gpu.provision.plugins.module_utils"
+_SENDS_ON = "prove.job"
 _IMPORT = re.compile(
     rf"^[ \t]*from {re.escape(_PACKAGE)}(?:\.(?P<base>[\w.]+))? import (?:\((?P<many>[^)]*)\)|(?P<names>[^\n]*))",
     re.MULTILINE,
@@ -57,42 +58,44 @@ def server(token: str) -> bytes:
     return _frame(f"TOKEN = {token!r}\n{program('_importer')}\n{program('_server')}".encode())
 
 
+def request(module: str, args: dict[str, Any], timeout: float, known: set[tuple[str, str]], takes_code: bool) -> bytes:
+    """Return the frame of one call, with what the host needs for it and was not sent before (known is updated).
+
+    takes_code: the host's Python runs our bytecode, which spares it the compiler and a third of the bytes.
+    """
+    wanted = needed(module)
+    # What runs in processes of its own may run in any Python: it is sent on as text.
+    texts = () if takes_code and _SENDS_ON not in wanted else wanted
+    sent = [*(("text", name) for name in texts), *(("code", name) for name in wanted if takes_code)]
+    new = tuple(one for one in sent if one not in known)
+    first = not known
+    known.update(new)
+    # The first is the same for every host of a fleet: compressed once.
+    return (_encode if first else _encode.fresh)(module, json.dumps(args, sort_keys=True), int(timeout), new)
+
+
 @once
-def _first_request(module: str, args: str, timeout: int) -> bytes:
-    return _encode(module, json.loads(args), timeout, needed(module))
-
-
-def request(module: str, args: dict[str, Any], timeout: float, known: set[str]) -> bytes:
-    """Return the frame of one call; sources already known to the host are not sent again (known is updated)."""
-    sources = tuple(name for name in needed(module) if name not in known)
-    if not known:
-        # The same for every host of a fleet: compressed once.
-        known.update(sources)
-        return _first_request(module, json.dumps(args, sort_keys=True), int(timeout))
-    known.update(sources)
-    return _encode(module, args, int(timeout), sources)
+def _encode(module: str, args: str, timeout: int, new: tuple[tuple[str, str], ...]) -> bytes:
+    texts = {name: source(name) for kind, name in new if kind == "text"}
+    codes = {name: _code(name) for kind, name in new if kind == "code"}
+    body = {"module": module, "args": json.loads(args), "timeout": timeout, "sources": texts, "code": bool(codes)}
+    return _frame(json.dumps(body).encode()) + (_frame(marshal.dumps(codes)) if codes else b"")
 
 
 @once
 def _code(module: str) -> CodeType:
-    return compile(source(module), f"<{module}.py>", "exec", dont_inherit=True)
+    """Return the code of a module: the file that Python keeps of it, where it does, else compiled."""
+    path = str(MODULE_UTILS / f"{module.replace('.', '/')}.py")
+    code = SourceFileLoader(module, path).get_code(module)
+    if code is None:
+        raise ImportError(module)
+    return _named(code, f"<{module}.py>")
 
 
-def _encode(module: str, args: dict[str, Any], timeout: int, sources: tuple[str, ...]) -> bytes:
-    """Return a call: the sources that are new to the host, and the same compiled.
-
-    Bytecode is good for one minor release of Python, named by its magic number; a host with that release is spared
-    the compiler, any other one takes the sources. Both are sent, since to ask first would be a round trip.
-    """
-    body = {
-        "module": module,
-        "args": args,
-        "timeout": timeout,
-        "sources": {s: source(s) for s in sources},
-        "code": importlib.util.MAGIC_NUMBER.hex() if sources else None,
-    }
-    frame = _frame(json.dumps(body).encode())
-    return frame + _frame(marshal.dumps({s: _code(s) for s in sources})) if sources else frame
+def _named(code: CodeType, name: str) -> CodeType:
+    """Return code with a name of its file that says nothing of this machine."""
+    inner = tuple(_named(one, name) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename=name, co_consts=inner)
 
 
 def _frame(data: bytes) -> bytes:

@@ -13,7 +13,8 @@ class once(Generic[T]):  # noqa: N801 - a decorator
     """Remember what a function returned for its positional arguments; exceptions are not remembered."""
 
     def __init__(self, fn: Callable[..., T]) -> None:
-        self._fn, self._found, self._lock = fn, dict[Any, T](), threading.RLock()
+        # fresh: the function itself, of which nothing is remembered
+        self.fresh, self._found, self._lock = fn, dict[Any, T](), threading.RLock()
         self.__doc__ = fn.__doc__
 
     def __call__(self, *args: Any) -> T:
@@ -21,7 +22,7 @@ class once(Generic[T]):  # noqa: N801 - a decorator
             return self._found[args]
         with self._lock:
             if args not in self._found:
-                self._found[args] = self._fn(*args)
+                self._found[args] = self.fresh(*args)
             return self._found[args]
 
     def cache_clear(self) -> None:

@@ -1,7 +1,8 @@
 """A session with a host: one Python process there that answers calls, as root where that is wanted.
 
-How it goes: ``python3 -c BOOTSTRAP`` prints the token, reads one frame (the server, compressed) and runs it. Then
-frames go both ways on the same channel: a decimal length, a newline, zlib data with JSON inside. Answers have the
+How it goes: ``python3 -c BOOTSTRAP`` prints the token and the number of its bytecode, reads one frame (the server,
+compressed) and runs it. What a call imports there is sent as bytecode where that is the controller's own, else as sources.
+Then frames go both ways on the same channel: a decimal length, a newline, zlib data with JSON inside. Answers have the
 token before the length, so that anything a login shell or sudo prints is recognised.
 
 Nothing is written to the host, and no secret is ever part of a command: a password goes to the stdin of sudo or su,
@@ -15,6 +16,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable
+from importlib.util import MAGIC_NUMBER
 from typing import Any, Protocol
 
 from provision.errors import HostFailedError, ProvisionError, UnreachableError
@@ -25,7 +27,8 @@ from provision.remote.stream import Stream
 
 # No single quotes and no exclamation mark: every login shell takes it inside single quotes.
 _BOOTSTRAP = (
-    'import sys,zlib;o=sys.stdout;o.write("\\n{token}-ready\\n");o.flush();b=sys.stdin.buffer;'
+    'import sys,zlib;m=sys.modules.get("_frozen_importlib_external");m=getattr(m,"MAGIC_NUMBER",b"").hex();o=sys.stdout;'
+    'o.write("\\n{token}-ready "+m+"\\n");o.flush();b=sys.stdin.buffer;'
     "exec(zlib.decompress(b.read(int(b.readline()))).decode())"
 )
 # -I: no surprises from the environment; -S: no site-packages, only the standard library is used; -B: leaves no files.
@@ -79,7 +82,8 @@ class ProgramSession:
         self._start, self._user, self._is_root = start, user, is_root
         self._on_close, self._lost = on_close, lost
         self._stream: Stream | None = None
-        self._known: set[str] = set()
+        self._known: set[tuple[str, str]] = set()
+        self._takes_code = False
         self._incoming = answers.Incoming(TOKEN)
         self._python: str | None = host.connection.python
         self._broken: ProvisionError | None = None
@@ -129,30 +133,30 @@ class ProgramSession:
     def _ask(self, module: str, args: dict[str, Any], timeout: float, deadline: float) -> Any:
         if self._stream is not None:
             self._incoming.forget()
-            self._send(bundle.request(module, args, timeout, self._known), deadline)
+            self._send(bundle.request(module, args, timeout, self._known, self._takes_code), deadline)
             return self._answer(deadline)
-        self._known.clear()
-        frames = bundle.server(TOKEN) + bundle.request(module, args, timeout, self._known)
         try:
-            return self._first(frames, deadline)
+            return self._first(module, args, timeout, deadline)
         except _NoPython as error:
             if self.host.connection.python is not None or self._python is not None:
                 raise self._no_python(error.text) from None
             self._python = self._find_python(deadline)
             try:
-                return self._first(frames, deadline)
+                return self._first(module, args, timeout, deadline)
             except _NoPython as again:
                 raise self._no_python(again.text) from None
 
-    def _first(self, frames: bytes, deadline: float) -> Any:
+    def _first(self, module: str, args: dict[str, Any], timeout: float, deadline: float) -> Any:
         """Start the server, with sudo's question answered where there is one, and return the first answer."""
         argv, prompt = self._command()
         self._incoming = answers.Incoming(TOKEN)
         self._stream = self._start(argv)
-        if prompt is not None:
-            # Only once it is known who reads: sudo, or Python because sudo did not ask.
-            self._answer_prompt(prompt, deadline)
-        self._send(frames, deadline)
+        # Nothing is sent before it is known who reads: sudo, or Python because sudo did not ask; and which Python.
+        bytecode = self._wait(prompt, deadline)
+        self._known.clear()
+        self._takes_code = bytecode == MAGIC_NUMBER.hex().encode()
+        request = bundle.request(module, args, timeout, self._known, self._takes_code)
+        self._send(bundle.server(TOKEN) + request, deadline)
         return self._answer(deadline)
 
     def _command(self) -> tuple[list[str], bytes | None]:
@@ -164,11 +168,12 @@ class ProgramSession:
             return python, None
         return become.command(self.host.name, connection, python)
 
-    def _answer_prompt(self, prompt: bytes, deadline: float) -> None:
+    def _wait(self, prompt: bytes | None, deadline: float) -> bytes:
+        """Wait for Python, and answer what asks for a password first; return the number of its bytecode."""
         password = self.host.connection.become_password
         asked = False
-        while not self._incoming.ready:
-            if self._incoming.take(prompt):
+        while (bytecode := self._incoming.ready()) is None:
+            if prompt is not None and self._incoming.take(prompt):
                 if password is None:
                     self.close()
                     raise explain.password_needed(self.host.name, self._user, self.host.connection.become_method)
@@ -179,6 +184,7 @@ class ProgramSession:
                 self._send(password.encode() + b"\n", deadline)
             else:
                 self._more(deadline)
+        return bytecode
 
     def _answer(self, deadline: float) -> Any:
         while (frame := self._incoming.frame()) is None:
@@ -206,7 +212,7 @@ class ProgramSession:
                 raise refused
             if explain.lacks_python(text) or status == 127:
                 raise _NoPython(text)
-        raise explain.ended(text.replace(f"{TOKEN}-ready", ""), status, host=self.host.name)
+        raise explain.ended(re.sub(f"{TOKEN}-ready[ 0-9a-f]*", "", text), status, host=self.host.name)
 
     def _send(self, data: bytes, deadline: float) -> None:
         """Send, and take what arrives meanwhile where the host does not read on."""

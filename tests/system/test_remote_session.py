@@ -1,5 +1,6 @@
 """The protocol of a session, over a local process: calls, errors, noise, time limits, sudo's questions."""
 
+import marshal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from provision import remote
 from provision.errors import HostFailedError, ProvisionError, UnreachableError
 from provision.inventory import Connection, Host
 from provision.remote import bundle, explain, for_each
+from provision.remote import session as protocol
 
 MODULES = {
     "add": """
@@ -57,7 +59,7 @@ def modules(monkeypatch, tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_text(bundle.source(name))
     monkeypatch.setattr(bundle, "MODULE_UTILS", tmp_path)
-    caches = (bundle.source, bundle.needed, bundle._first_request)
+    caches = (bundle.source, bundle.needed, bundle._encode, bundle._code)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -79,7 +81,10 @@ def local():
         session.close()
 
 
-def test_calls_share_a_process_and_sources_are_sent_once(local):
+@pytest.mark.parametrize("same_python", [True, False])
+def test_calls_share_a_process_and_sources_are_sent_once(local, monkeypatch, same_python):
+    if not same_python:
+        monkeypatch.setattr(protocol, "MAGIC_NUMBER", b"another")
     session = local()
     assert session.call("add", {"a": 1, "b": 2}) == {"sum": 8, "word": "grün", "calls": 1}
     assert session.call("other", {}) == "grün"
@@ -88,10 +93,24 @@ def test_calls_share_a_process_and_sources_are_sent_once(local):
 
 
 def test_what_is_sent_fits_what_is_known():
-    known: set[str] = set()
-    first = bundle.request("add", {}, 60, known)
-    assert {"add", "words", "numbers"} <= known
-    assert len(bundle.request("add", {}, 60, known)) < len(first)
+    for takes_code, kind in ((False, "text"), (True, "code")):
+        known: set[tuple[str, str]] = set()
+        first = bundle.request("add", {}, 60, known, takes_code)
+        assert {(kind, name) for name in ("add", "words", "numbers")} <= known
+        assert {sent for sent, _ in known} == {kind}
+        assert len(bundle.request("add", {}, 60, known, takes_code)) < len(first)
+
+
+def test_bytecode_names_no_folder_of_this_machine(tmp_path):
+    assert str(tmp_path).encode() not in marshal.dumps(bundle._code("add"))
+    assert bundle._code("add").co_filename == "<add.py>"
+
+
+def test_what_runs_in_other_processes_is_sent_as_text_too(monkeypatch):
+    monkeypatch.setattr(bundle, "_SENDS_ON", "words")
+    known: set[tuple[str, str]] = set()
+    bundle.request("add", {}, 60, known, True)
+    assert {("text", "add"), ("code", "add"), ("text", "words"), ("code", "lib.redact")} <= known
 
 
 def test_a_failure_in_the_module_says_where(local):

@@ -57,7 +57,7 @@ def clean(monkeypatch, tmp_path):
         keys.agent,
         bundle.source,
         bundle.needed,
-        bundle._first_request,
+        bundle._encode,
     )
     for cache in caches:
         cache.cache_clear()
