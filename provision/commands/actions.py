@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from provision.documents import PlanDocument
 from provision.errors import Exit, Issue, ProvisionError
 from provision.inventory import Host
 from provision.lib import own_state
+from provision.parts import registry
 from provision.parts.plan import HostPlan
 from provision.rollout import summary as rollout_summary
 from provision.rollout.hooks import SPARE_SECONDS, Hook, failed, hooks_of, judge
@@ -30,6 +31,16 @@ from provision.runs.fleet import Fleet, Talk
 from provision.runs.following import following
 
 _PLAYBOOK = ROOT / "playbooks/site.yml"
+
+
+def idle_roles(plans: Iterable[HostPlan]) -> list[str]:
+    """Roles of site.yml with nothing to do on any of these hosts: each of their tasks would cost every host a process.
+
+    The driver's role is always played: what the parts have in common, the packages and the reboot, is done there.
+    """
+    specs = [plan.spec["parts"] for plan in plans]
+    roles = [part.role for part in registry.PARTS if part.name != "driver"]
+    return [role for role in roles if not any(any(spec[role].values()) for spec in specs)]
 
 
 def stays_up(plan: HostPlan) -> bool:
@@ -157,6 +168,7 @@ class Actions:
                     check=self.check,
                     verbosity=self.verbosity,
                     pythons={name: plans[name].spec.get("python", {}) for name in names},
+                    skip_tags=idle_roles(plans.values()),
                     on_start=self._started,
                 )
         finally:

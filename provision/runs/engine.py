@@ -204,6 +204,7 @@ def run_playbook(
     check: bool = False,
     verbosity: int = 0,
     pythons: Mapping[str, Mapping[str, str | None]] | None = None,
+    skip_tags: Sequence[str] = (),
     on_start: Callable[[int], None] = lambda pid: None,
 ) -> RunResult:
     """Run a playbook on hosts and return each one's outcome; on_event sees every event as it happens.
@@ -212,6 +213,7 @@ def run_playbook(
     variables; extra_vars come on top. run_dir gets events.jsonl and ansible.log. pythons: the Python of hosts,
     {"path", "version"} by name, for those whose inventory leaves it to Ansible to find one. on_start: called with the process id,
     since the run outlives a caller that is killed.
+    skip_tags: tags of tasks that are left out.
     Hosts whose connection broke before anything was changed are played once more, after the others.
     Ctrl-C is passed on once, waited for, and the result says what was done, with ``interrupted`` set.
     Raises HostFailedError when ansible-playbook cannot be started.
@@ -231,7 +233,9 @@ def run_playbook(
                 names = state.begin_again()
             if not names or interrupted:
                 break
-            request = _request(playbook, inventory, names, extra_vars, forks, check, verbosity, pythons or {})
+            request = _request(
+                playbook, inventory, names, extra_vars, forks, check, verbosity, pythons or {}, skip_tags
+            )
             process = _start(request, inventory, log, events)
             plays += not check
             try:
@@ -288,11 +292,13 @@ def _request(
     check: bool,
     verbosity: int,
     pythons: Mapping[str, Mapping[str, str | None]],
+    skip_tags: Sequence[str],
 ) -> dict[str, Any]:
     """Return the request to _playbook.py: arguments, and beside them what no argument list and no file may hold."""
     command = [str(playbook)]
     for source in inventory.sources:
         command += ["-i", source]
+    command += [word for tag in skip_tags for word in ("--skip-tags", tag)]
     command += ["--forks", str(forks or min(max(len(hosts), 1), 64))]
     for given in inventory.vault_ids:
         command += ["--vault-id", given]

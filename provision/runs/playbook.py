@@ -26,6 +26,7 @@ from typing import Any
 
 # seconds
 _POLL_SECONDS = 0.5
+_ANSIBLE_POLL_SECONDS = 0.005
 _PATIENCE = 15.0
 
 # What a run over ssh loads first. Only a head start: what is missing here is loaded when it is needed.
@@ -46,6 +47,8 @@ def _load() -> Callable[[], object]:
     main: Callable[[], object] = importlib.import_module("ansible.cli.playbook").main
     for name in _USUAL:
         importlib.import_module(name)
+    # How often Ansible asks its workers whether they are done: a thousand times a second otherwise, while apt runs for minutes.
+    vars(importlib.import_module("ansible.constants"))["DEFAULT_INTERNAL_POLL_INTERVAL"] = _ANSIBLE_POLL_SECONDS
     # What is loaded stays: the processes that Ansible forks need neither search it for garbage nor copy it.
     gc.freeze()
     return main

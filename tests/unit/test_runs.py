@@ -2,6 +2,8 @@
 
 import pytest
 
+from provision.collection import ROOT
+from provision.commands.actions import idle_roles
 from provision.documents import PlanDocument
 from provision.errors import Exit, RefusedError, UsageError
 from provision.facts import Package
@@ -12,6 +14,8 @@ from provision.runs import history
 from provision.runs.engine import HostOutcome
 from provision.runs.history import HostRecord, Run, merged, present
 from provision.runs.rollback import BEFORE, of_run
+from tests.unit import fleetplans
+from tests.unit.hosts import host
 
 
 @pytest.mark.parametrize(
@@ -149,3 +153,15 @@ def test_reboots_are_those_of_the_newest_run_that_rebooted_the_host(tmp_path):
     (folder / "events.jsonl").write_bytes(b"\xff")
     assert history.reboots(tmp_path, ["a", "b"]) == {"a": 90.5, "b": 300.0}, "events that cannot be read tell nothing"
     assert history.reboots(tmp_path / "none", ["a"]) == {}
+
+
+def test_roles_without_work_are_skipped_by_their_tags():
+    site = (ROOT / "playbooks/site.yml").read_text()
+    plans = list(fleetplans.unlike().hosts.values())
+    for plan in plans:
+        assert (plan.spec["parts"]["miniconda"]["prefixes"] != []) == ("miniconda" not in idle_roles([plan])), plan.host
+    driver_only = fleetplans.planned("gpu01", host(["T4"]))
+    assert idle_roles([driver_only]) == ["cuda_toolkit", "miniconda", "container_toolkit"]
+    for role in idle_roles([driver_only]):
+        assert f"{{name: gpu.provision.{role}}}\n          tags: [{role}]\n" in site, "skipped by its tag"
+    assert "miniconda" not in idle_roles([driver_only, *plans])
