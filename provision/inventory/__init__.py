@@ -7,6 +7,7 @@ Secrets (ssh, become and vault passwords) travel on pipes and live in memory onl
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -335,11 +336,15 @@ def _text(value: Any) -> str | None:
     return None if value is None or value == "" else str(value)
 
 
+# The same for every host of most fleets.
+_words = functools.cache(shlex.split)
+
+
 def _split(name: str, options: dict[str, Any], *wanted: str) -> tuple[str, ...]:
     found: list[str] = []
     for option in wanted:
         try:
-            found += shlex.split(options[option] or "")
+            found += _words(options[option] or "")
         except ValueError as error:
             raise UsageError(
                 "inventory.invalid", f"ansible_{option} cannot be split into arguments", host=name, because=[str(error)]

@@ -121,3 +121,15 @@ def test_a_groups_variable_is_wrong_once(roles):
         variables.effective_all(hosts, roles)
     assert len(caught.value.issues) == 2
     assert caught.value.issues[0].because[-1] == "hosts: gpu0, gpu1, gpu2, gpu3 and 2 more"
+
+
+def test_a_variable_of_another_program_is_looked_at_once_for_all_hosts(monkeypatch):
+    """Whether hosts or groups have it: a fleet of a thousand with twenty of them took three seconds."""
+    asked = []
+    monkeypatch.setattr(variables, "unknown", lambda name, origin, known: asked.append(name))
+    hosts = [
+        Host(name=f"gpu{n}", vars={"rack": n, "room": 1}, origins={"rack": f"host gpu{n}", "room": "group all"})
+        for n in range(50)
+    ]
+    variables.effective_all(hosts)
+    assert asked == ["rack", "room"]
