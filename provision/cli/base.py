@@ -5,6 +5,7 @@ Global options are taken before and after the name of the command.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import json
@@ -388,7 +389,9 @@ def agreed(renderer: Renderer, count: int) -> bool:
 def open_fleet(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
     """Read the inventory while the rest of the program loads; return the fleet and what prints."""
     loading = _start(settings)
-    # Half a second of Ansible in a process of its own: meanwhile this one loads all that the command will need.
+    # Half a second of Ansible in a process of its own: meanwhile this one loads all that the command will need. It stays, so
+    # that no garbage is searched for in it.
+    gc.disable()
     importlib.import_module(f"provision.commands.{command}")
     importlib.import_module("provision.remote.client")
     from provision.render import Renderer
@@ -396,6 +399,8 @@ def open_fleet(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
 
     renderer = Renderer(as_json=settings.json, verbosity=settings.verbose)
     warm_up()
+    gc.freeze()
+    gc.enable()
     inventory = loading.result()
     if not settings.json:
         renderer.warnings(inventory.warnings)
