@@ -36,11 +36,12 @@ _PLAYBOOK = ROOT / "playbooks/site.yml"
 def idle_roles(plans: Iterable[HostPlan]) -> list[str]:
     """Roles of site.yml with nothing to do on any of these hosts: each of their tasks would cost every host a process.
 
-    The driver's role is always played: what the parts have in common, the packages and the reboot, is done there.
+    The driver's role is always played: what the parts have in common, the packages and the reboot, is done there. So is a role
+    of which a plan says nothing.
     """
-    specs = [plan.spec["parts"] for plan in plans]
+    specs = [plan.spec.get("parts", {}) for plan in plans]
     roles = [part.role for part in registry.PARTS if part.name != "driver"]
-    return [role for role in roles if not any(any(spec[role].values()) for spec in specs)]
+    return [role for role in roles if all(role in spec and not any(spec[role].values()) for spec in specs)]
 
 
 def stays_up(plan: HostPlan) -> bool:

@@ -165,3 +165,5 @@ def test_roles_without_work_are_skipped_by_their_tags():
     for role in idle_roles([driver_only]):
         assert f"{{name: gpu.provision.{role}}}\n          tags: [{role}]\n" in site, "skipped by its tag"
     assert "miniconda" not in idle_roles([driver_only, *plans])
+    driver_only.spec = {}
+    assert idle_roles([driver_only]) == []
