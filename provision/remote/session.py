@@ -222,13 +222,15 @@ class ProgramSession:
             try:
                 rest = rest[stream.send(rest, seconds) :]
             except TimeoutError:
+                # Its end, and an answer to what it has not read, are judged where answers are.
+                if self._incoming.complete():
+                    return
                 try:
                     more = stream.recv(0)
                 except TimeoutError:
                     continue
                 self._incoming.add(more)
-                # Its end, and an answer to what it has not read, are judged where answers are.
-                if not more or self._incoming.complete():
+                if not more:
                     return
             except OSError:
                 # it ended already; what it said is read next and explains it
