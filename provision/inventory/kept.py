@@ -63,8 +63,10 @@ def keep(request: dict[str, Any], answer: dict[str, Any], talk: str) -> None:
 
 
 def _place(request: dict[str, Any]) -> Path | None:
-    """Where the answer to a request lies; None where it is not to be kept: a password takes part."""
-    if request["vault_password"] is not None or request["vault_ids"]:
+    """Where the answer to a request lies; None where it is not to be kept: a password takes part, or a variable that only the
+    command line has, which never lies in a file."""
+    inline = any(not given.lstrip().startswith("@") for given in request["extra_vars"])
+    if inline or request["vault_password"] is not None or request["vault_ids"]:
         return None
     settings = {name: value for name, value in os.environ.items() if name.startswith("ANSIBLE_") or name in _SETTINGS}
     try:

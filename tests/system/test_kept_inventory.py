@@ -149,6 +149,12 @@ def test_a_vault_password_keeps_nothing(read, folders):
     assert not any("opensesame" in one.read_text() for one in (folders / "same/state").rglob("*.json"))
 
 
+def test_a_variable_of_the_command_line_lies_in_no_file(read, folders):
+    for _ in range(2):
+        assert read(folders / "same", extra_vars=["registry_key=opensesame"])[1]
+    assert not any("opensesame" in one.read_text() for one in (folders / "same/state").rglob("*.json"))
+
+
 def test_a_file_of_this_second_is_read_again(read, folders, tmp_path):
     (tmp_path / "hosts.yml").write_text(FLEET)
     read(tmp_path)
@@ -157,6 +163,6 @@ def test_a_file_of_this_second_is_read_again(read, folders, tmp_path):
 
 def test_few_answers_are_kept(read, folders, monkeypatch):
     monkeypatch.setattr(kept, "_MOST_ANSWERS", 2)
-    for number in range(4):
-        read(folders / "same", extra_vars=[f"note={number}"])
+    for name in ("gpu01", "gpu0*", "all", "*"):
+        read(folders / "same", limit=name)
     assert len(list((folders / "same/state").rglob("*.json"))) == 2
