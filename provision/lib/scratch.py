@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import tempfile
 import threading
 from pathlib import Path
 
@@ -18,19 +19,25 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import scratch
 # workers, adds /pymp-XXXXXXXX/listener-XXXXXXXX to the folder.
 _LONGEST = 107 - 32
 
-_made: list[Path] = []
+_made: dict[str, Path] = {}
 _lock = threading.Lock()
 
 
 def folder() -> Path:
-    """Return the folder; only this user can look into it. It is below /tmp where $TMPDIR is too deep for sockets."""
+    """Return the folder; only this user can look into it."""
+    return _in(tempfile.gettempdir())
+
+
+def for_sockets() -> Path:
+    """Return the folder, or one in /tmp where $TMPDIR is too deep for sockets."""
+    own = folder()
+    return own if len(os.fsencode(own)) <= _LONGEST else _in("/tmp")  # noqa: S108 -- of mode 0700, as the other one
+
+
+def _in(base: str) -> Path:
     with _lock:
         # Programs that tidy up /tmp may have taken it from a run of days.
-        if not _made or not _made[-1].is_dir():
-            made = scratch.make("command")
-            if len(os.fsencode(made)) > _LONGEST:
-                scratch.remove(made)
-                made = scratch.make("command", "/tmp")  # noqa: S108 -- made with mode 0700, under a name that is not known before
-            _made.append(Path(made))
-            atexit.register(shutil.rmtree, _made[-1], ignore_errors=True)
-        return _made[-1]
+        if base not in _made or not _made[base].is_dir():
+            _made[base] = Path(scratch.make("command", base))
+            atexit.register(shutil.rmtree, _made[base], ignore_errors=True)
+        return _made[base]

@@ -364,7 +364,7 @@ def _environment(inventory: Inventory) -> dict[str, str]:
         # Its copies of what it sends to hosts: in ~/.ansible/tmp those of a killed run would stay.
         "ANSIBLE_LOCAL_TEMP": str(scratch.folder()),
         # And the folders that Python's multiprocessing makes for Ansible's workers.
-        "TMPDIR": str(scratch.folder()),
+        "TMPDIR": str(scratch.for_sockets()),
         "ANSIBLE_NOCOLOR": "1",
         # For connections and for sudo: the larger of the user's value and ours. Both names, since which one wins differs.
         "ANSIBLE_TIMEOUT": str(seconds),
