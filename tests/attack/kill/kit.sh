@@ -10,7 +10,7 @@ python3 -m pip download -q --python-version 3.12 --platform manylinux_2_28_x86_6
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/root/libs"
-for program in podman conmon runc fuse-overlayfs nsenter ip ssh ssh-keygen ssh-agent ssh-add xtables-nft-multi; do
+for program in podman conmon runc fuse-overlayfs nsenter ip xz ssh ssh-keygen ssh-agent ssh-add xtables-nft-multi; do
     path=$(PATH=$PATH:/usr/sbin:/sbin command -v "$program")
     mkdir -p "$work/root$(dirname "$path")"
     cp -L "$path" "$work/root$path"
@@ -46,12 +46,15 @@ shift
     PYTHONPATH=$(echo "$kit"/wheels/pip-*.whl) /opt/kill/bin/python -m pip install -q --no-index --find-links "$kit/wheels" \
         ansible-core jinja2 packaging paramiko pydantic pyyaml rich typer pip
     mkdir -p /root/kill/root ~/.cache/gpu-lab/daemons/host
-    cat "$kit"/root.tar.xz.* | tar -C /root/kill/root -xJf -
+    cat "$kit"/root.tar.xz.* >/root/kill/root.tar.xz
+    # tar needs the program xz, which is in the archive
+    python3 -c 'import tarfile; tarfile.open("/root/kill/root.tar.xz").extractall("/root/kill/root", filter="tar")'
     cat "$kit"/base.tar.xz.* >/root/kill/base.tar.xz
     cat "$kit"/debs.tar.* | tar -C ~/.cache/gpu-lab/daemons/host -xf -
     (cd /root/kill/root && find usr etc \( -type f -o -type l \) | while read -r file; do
         [ -e "/$file" ] || { mkdir -p "/$(dirname "$file")" && cp -a "$file" "/$file"; }
     done)
+    mkdir -p /usr/local/lib /usr/local/bin
     for library in /root/kill/root/libs/*; do
         ldconfig -p | grep -q "$(basename "$library")" || cp "$library" /usr/local/lib/
     done
