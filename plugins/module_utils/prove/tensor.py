@@ -10,7 +10,7 @@ round is not published, but it is the same for every card of one architecture, s
 Scalar FP64 is IEEE's fused multiply-add, which the CPU knows bit by bit also where it rounds.
 
 Source: PTX ISA reference: wmma.load, wmma.mma and wmma.store (6.3 of PTX; 7.0 for bf16 and f64), mma.m16n8k32 with e4m3 (8.4 of
-PTX, sm_89) and its layout of fragments. ptxas 13.0 assembles the texts for sm_75 to sm_121.
+PTX, sm_89) and its layout of fragments. ptxas 13.0 assembles the texts for sm_75 to sm_120.
 """
 
 from __future__ import annotations
