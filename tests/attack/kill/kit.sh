@@ -14,8 +14,9 @@ for program in podman conmon runc fuse-overlayfs nsenter ip xz ssh ssh-keygen ss
     path=$(PATH=$PATH:/usr/sbin:/sbin command -v "$program")
     mkdir -p "$work/root$(dirname "$path")"
     cp -L "$path" "$work/root$path"
-    ldd "$path" | awk '/=> \//{print $3}' | grep -vE '/(libc|libm|libdl|libpthread|librt|libresolv)\.so' |
-        xargs -r cp -Lt "$work/root/libs" || true
+    # of a static program ldd says so, and ends with 1
+    { ldd "$path" || [ $? -eq 1 ]; } | awk '/=> \//{print $3}' |
+        sed -E '/\/(libc|libm|libdl|libpthread|librt|libresolv)\.so/d' | xargs -r cp -Lt "$work/root/libs"
 done
 for name in iptables iptables-save iptables-restore ip6tables ip6tables-save; do ln -s xtables-nft-multi "$work/root/usr/sbin/$name"; done
 mkdir -p "$work/root"/{usr/lib/x86_64-linux-gnu,usr/share,etc/cni}
@@ -23,7 +24,7 @@ cp -r /usr/lib/cni "$work/root/usr/lib/"
 cp -r /usr/lib/x86_64-linux-gnu/xtables "$work/root/usr/lib/x86_64-linux-gnu/"
 cp -rL /etc/containers "$work/root/etc/"
 cp -r /usr/share/containers "$work/root/usr/share/"
-cp -r /etc/cni/net.d "$work/root/etc/cni/" 2>/dev/null || true
+[ ! -d /etc/cni/net.d ] || cp -r /etc/cni/net.d "$work/root/etc/cni/"
 tar -C "$work/root" -cJf "$work/root.tar.xz" .
 # the lab's base, without what no host reads
 container=$(podman create "$(podman images -q localhost/gpu-lab-base | head -1)" true)
