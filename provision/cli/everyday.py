@@ -334,11 +334,13 @@ def verify(
 
     docs/checks.md and docs/prove.md say what each check means and what to do.
     """
-    from provision.rollout.options import seconds
-
     if format_ is not MonitorFormat.text and settings.json:
         raise UsageError("usage.format", f"--format {format_} and --json exclude each other", hint="give one of them")
-    load = seconds(soak, "--soak") if soak else 0.0
+    load = 0.0
+    if soak:
+        from provision.rollout.options import seconds
+
+        load = seconds(soak, "--soak")
     fleet, renderer = open_this_machine(settings, "verify") if local else open_fleet(settings, "verify")
     from provision.commands import verify as command
     from provision.planning.verification import QUICK, CheckSelection

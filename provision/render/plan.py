@@ -222,16 +222,15 @@ def _table(shown: Sequence[Line], every: Sequence[str], width: int) -> Table:
     table.add_column(overflow="fold", max_width=max(16, width * 35 // 100))
     before_hosts: list[str] = []
     # Where most lines are about all hosts, these go without saying.
-    alike = sum(set(line.hosts) == set(every) for line in shown) * 2 > len(shown)
-    for line in shown:
+    everywhere = [set(line.hosts) == set(every) for line in shown]
+    alike = sum(everywhere) * 2 > len(shown)
+    for line, whole in zip(shown, everywhere, strict=True):
         style = "dim" if not line.sign else "bold red" if line.sign == "-" else ""
         cell = text(line.value, styles=(style,))
         for number, (part, loss) in enumerate(counted(line)):
             cell.append(", " if number else "  " * bool(line.value)).append(part, "bold red" if loss else "dim")
         before = Text(f"  {line.sign}" if line.sign else "", style=_SIGNS[line.sign])
-        where = among(line.hosts, every)
-        if set(line.hosts) == set(every):
-            where = "" if alike else "all"
+        where = ("" if alike else "all") if whole else among(line.hosts, every)
         same = line.hosts == before_hosts and len(where) > _LONG
         before_hosts, where = line.hosts, "the same" if same else where
         table.add_row(before, Text(line.what, style="" if line.sign else "dim"), cell, Text(where, style="cyan"))

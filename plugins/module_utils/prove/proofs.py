@@ -292,17 +292,22 @@ class Proof(object):
     def compute(self):
         if self.no_card:
             return measured(no_card=self.no_card, survey=self.survey, seen=self.seen, bus=prove_count.bus_cards())
+        return self.nothing_to_load() or measured(computed=self.computed(), why=self.usable[1], cards=self.cards)
+
+    def nothing_to_load(self):
+        """Why no card may be loaded, as what was measured; None where one may."""
         loaded, why = self.usable
-        if not loaded:
-            return left_alone(why) if why else skipped("MIG is on and there is no instance", status="no_card")
-        return measured(computed=self.computed(), why=why, cards=self.cards)
+        if loaded:
+            return None
+        return left_alone(why) if why else skipped("MIG is on and there is no instance", status="no_card")
 
     def soak(self):
         if self.no_card:
             return skipped(self.no_card, status="no_card")
+        nothing = self.nothing_to_load()
+        if nothing:
+            return nothing
         loaded, why = self.usable
-        if not loaded:
-            return left_alone(why) if why else skipped("MIG is on and there is no instance", status="no_card")
         self.deadline += self.soak_s
         jobs = [
             self.job(

@@ -45,15 +45,25 @@ def judge(cards: Sequence[Row], lost: Sequence[Row], samples: Mapping[int, Seque
         numbers.update((f"gpu{index}_{name}", value) for name, value in measured(card, load).items())
     rows += mismatches(cards)
     evidence = [text for _, text, _ in rows] + evidence
-    for status in ("fail", "warn"):
-        bad = [row for row in rows if row[0] == status]
-        if bad:
-            return status, "; ".join(text for _, text, _ in bad[:4]), evidence, bad[0][2], numbers
+    bad = worst(rows, evidence, numbers)
+    if bad:
+        return bad
     loaded = sum(1 for card in cards if samples.get(card["index"]))
     message = f"{loaded} of {len(cards)} cards healthy at rest and at work"
     if loaded < len(cards):
         message = f"{len(cards)} cards healthy at rest, {loaded} of them also at work"
     return "pass", message, evidence, None, numbers
+
+
+def worst(
+    rows: Sequence[tuple[str, str, str | None]], evidence: list[str], numbers: dict[str, float]
+) -> Verdict | None:
+    """The verdict of what fails, or else of what warns; None where nothing does. rows: [(status, sentence, hint)]."""
+    for status in ("fail", "warn"):
+        bad = [row for row in rows if row[0] == status]
+        if bad:
+            return status, "; ".join(text for _, text, _ in bad[:4]), evidence, bad[0][2], numbers
+    return None
 
 
 _NO_ROWS: Row = {"uncorrected": 0, "pending": False, "failed": False}

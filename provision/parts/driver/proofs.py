@@ -143,9 +143,9 @@ def judge_compute(computed: Sequence[Computed], why: Sequence[str], cards: Seque
             "see gpu.health: power, heat, a lower power limit (nvidia-smi -q -d POWER,PERFORMANCE)",
             numbers,
         )
-    message = f"vector, matrix and tensor cores right on {len(computed)} of {len(computed) + len(why)}"
-    if not any(outcome.result.get("signatures", {}).keys() - {"fp64"} for _, outcome in computed):
-        message = message.replace(", matrix and tensor cores", " and matrix")
+    tensor = any(outcome.result.get("signatures", {}).keys() - {"fp64"} for _, outcome in computed)
+    what = "vector, matrix and tensor cores" if tensor else "vector and matrix"
+    message = f"{what} right on {len(computed)} of {len(computed) + len(why)}"
     return "pass", message, evidence, None, numbers
 
 

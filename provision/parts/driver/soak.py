@@ -39,22 +39,16 @@ def judge(found: Row, bounds: Bounds) -> Verdict:
         said += slowed(result)
         rows += [(status, f"card {label}: {text}", hint) for status, text, hint in said]
         evidence += [f"card {label}: {words}" for words in result["wrong"]]
-        evidence.append(f"card {label}: {describe(result)}")
-        numbers |= {f"gpu{label}_{name}": value for name, value in result["numbers"].items()}
-        numbers |= {f"gpu{label}_{name}": value for name, value in _extremes(result["load"]).items()}
+        extremes = _extremes(result["load"])
+        evidence.append(f"card {label}: {describe(result, extremes)}")
+        numbers |= {f"gpu{label}_{name}": value for name, value in {**result["numbers"], **extremes}.items()}
     evidence += found["why"]
-    for status in ("fail", "warn"):
-        bad = [row for row in rows if row[0] == status]
-        if bad:
-            return status, "; ".join(text for _, text, _ in bad[:4]), evidence, bad[0][2], numbers
+    bad = health.worst(rows, evidence, numbers)
+    if bad:
+        return bad
     many = len(found["soaked"])
-    return (
-        "pass",
-        f"{found['seconds']:.0f} s of load, every result right on {many} of {many + len(found['why'])}",
-        evidence,
-        None,
-        numbers,
-    )
+    message = f"{found['seconds']:.0f} s of load, every result right on {many} of {many + len(found['why'])}"
+    return "pass", message, evidence, None, numbers
 
 
 def counters(card: Row, later: Row | None) -> list[tuple[str, str, str]]:
@@ -104,9 +98,8 @@ def _extremes(load: Sequence[Row]) -> Mapping[str, float]:
     return found
 
 
-def describe(result: Row) -> str:
+def describe(result: Row, extremes: Mapping[str, float]) -> str:
     """One line of a card: rounds, rates, heat, power, clocks."""
-    extremes = _extremes(result["load"])
     text = [f"{result['rounds']} rounds in {result['seconds']:.0f} s"]
     numbers = result["numbers"]
     text += [
