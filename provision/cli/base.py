@@ -394,11 +394,14 @@ def open_fleet(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
     gc.disable()
     importlib.import_module(f"provision.commands.{command}")
     importlib.import_module("provision.remote.client")
+    from provision.lib import scratch
     from provision.render import Renderer
     from provision.runs.fleet import fleet_of, warm_up
 
     renderer = Renderer(as_json=settings.json, verbosity=settings.verbose)
     warm_up()
+    # Not every command makes a folder of its own, so that it would go there.
+    scratch.remove_left_behind()
     gc.freeze()
     gc.enable()
     inventory = loading.result()

@@ -1,11 +1,12 @@
 """The folder of this process for temporary files: made when it is first asked for, removed at the end.
 
-What a killed process left is removed by the next one that makes such a folder (module_utils/lib/scratch.py).
+What a killed process left is removed by the next one that makes such a folder (module_utils/lib/scratch.py), or opens a fleet.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import scratch
 # The path of a Unix socket has 107 bytes (unix(7)), and Python's multiprocessing, with which ansible-core 2.20 and later serves its
 # workers, adds /pymp-XXXXXXXX/listener-XXXXXXXX to the folder.
 _LONGEST = 107 - 32
+_FOR_SOCKETS = "/tmp"  # noqa: S108 -- folders in it have mode 0700, as the other one
 
 _made: dict[str, Path] = {}
 _lock = threading.Lock()
@@ -31,7 +33,14 @@ def folder() -> Path:
 def for_sockets() -> Path:
     """Return the folder, or one in /tmp where $TMPDIR is too deep for sockets."""
     own = folder()
-    return own if len(os.fsencode(own)) <= _LONGEST else _in("/tmp")  # noqa: S108 -- of mode 0700, as the other one
+    return own if len(os.fsencode(own)) <= _LONGEST else _in(_FOR_SOCKETS)
+
+
+def remove_left_behind() -> None:
+    """Remove the folders that killed commands left."""
+    for base in {tempfile.gettempdir(), _FOR_SOCKETS}:
+        with contextlib.suppress(FileNotFoundError):
+            scratch.remove_left_behind(base)
 
 
 def _in(base: str) -> Path:

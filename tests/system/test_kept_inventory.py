@@ -1,7 +1,9 @@
 """Answers of the reader of inventories that are kept: when they hold, when not, and what is never kept."""
 
 import json
+import os
 import subprocess
+import sys
 import time
 
 import pytest
@@ -65,6 +67,7 @@ def folders(tmp_path_factory):
     """A folder for each case, old enough that its times tell of a change."""
     base = tmp_path_factory.mktemp("kept")
     texts = {**dict.fromkeys(["same", "script", *(change.__name__ for change in CHANGES)], FLEET), **NEVER}
+    texts["nobody"] = FLEET.replace("10.0.0.1", "127.0.0.1, ansible_port: 1")
     for name, text in texts.items():
         folder = base / name
         (folder / "host_vars").mkdir(parents=True)
@@ -107,6 +110,19 @@ def test_the_same_inventory_is_read_once(read, folders):
     assert one.parent.stat().st_mode & 0o777 == 0o700
     for other in ({"limit": "gpu01"}, {"extra_vars": ["gpu_verify_deep=true"]}):
         assert read(folders / "same", **other)[1]
+
+
+def test_a_command_with_a_kept_inventory_removes_what_a_killed_one_left(folders, tmp_path):
+    temporary, state = tmp_path / "temporary", tmp_path / "state"
+    environment = {**os.environ, "XDG_STATE_HOME": str(state), "TMPDIR": str(temporary)}
+    argv = [sys.executable, "-m", "provision", "scan", "-i", str(folders / "nobody/hosts.yml")]
+    temporary.mkdir()
+    for _ in range(2):
+        (temporary / "gpu-provision-command-4194399-abcd").mkdir()
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert done.returncode == 4, done.stderr
+        assert list(temporary.iterdir()) == []
+        assert list((state / "gpu-provision/inventories").iterdir())
 
 
 def test_a_setting_of_ansible_counts(read, folders, monkeypatch):
