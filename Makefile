@@ -49,6 +49,7 @@ lint: $(STAMP)  ## ruff, mypy, yamllint, words of the documentation, ansible-lin
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/yamllint --strict .
+	$(BIN)/codespell
 	$(BIN)/python -m pytest -q tests/unit/test_words.py
 	tools/fresh-ansible-home.sh $(BIN)/ansible-lint --offline --profile production
 

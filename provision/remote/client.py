@@ -324,7 +324,7 @@ def _handshake(host: str, goal: Target, sock: Any) -> paramiko.Transport:
         where = f"{goal.address} port {goal.port}"
         if _timed_out(error):
             message = f"{where} accepts connections and does not answer as an ssh server within {seconds:.0f} s"
-            raise explain.slow(host, message, ["the host is very slow, or that is not the port of ssh"]) from error
+            raise explain.slow(host, message, ["the host is overloaded, or that is not the port of ssh"]) from error
         raise UnreachableError(
             "connect.closed",
             f"{where} closed the connection before login",

@@ -2,15 +2,18 @@
 
 Each row is a pattern, and what to write instead. Code, output and links are not prose, and the front matter of a finding has
 regular expressions over the output of programs; the table of docs/json.md is generated from docstrings. A message is a text of
-three words or more in the code; docstrings are messages where they are the help of a command. proselint was tried (0.16): 99
-of its 103 remarks on these pages were about quotes, ellipses, accents and repeated words in output, and none was about a
-sentence of this kind.
+three words or more in the code; docstrings are messages where they are the help of a command. proselint reads the same texts
+for clichés, weasel words, redundancy and repeated words, codespell (pyproject.toml) all files for spelling.
 """
 
 import ast
 import re
 
 import pytest
+from proselint.checks import __register__ as CHECKS
+from proselint.config import DEFAULT
+from proselint.registry import CheckRegistry
+from proselint.tools import LintFile
 
 from provision.collection import ROOT
 from provision.diagnose import pages
@@ -66,6 +69,10 @@ INSTEAD = {
     r"(?:needs?|wants?) nothing but": "needs only",
 }
 
+# Output has straight quotes and three dots; of misc, "ne" is an instruction of PTX, not French.
+STYLE = {**DEFAULT, "checks": {**DEFAULT["checks"], "typography": False, "misc": False}}
+CheckRegistry().register_many(CHECKS)
+
 
 def prose(text):
     """Return the text without front matter, code, generated tables, quotes and addresses of links; lines keep their numbers."""
@@ -90,6 +97,17 @@ def found(text):
             yield f"line {line}: {match[0]!r}: {instead}"
 
 
+def remarks(text, *others):
+    """Yield what proselint says about the paragraphs of a text. others: checks that do not count."""
+    paragraphs = [part for part in re.split(r"\n\s*\n", prose(text)) if not re.match(r"\s*([#|]|\Z)", part)]
+    for part in paragraphs:
+        # A lone surrogate, the end of a range of bytes, is not text.
+        file = LintFile(source=ROOT, content=part.encode(errors="replace").decode())
+        for remark in file.lint(STYLE):
+            if remark.check_result.check_path not in others:
+                yield f"{part.strip()[:60]}…: {remark.check_result.message}"
+
+
 def messages(source):
     """Return the texts of the code with their lines: values of an f-string become X; contents of written files are left out."""
     tree = ast.parse(source)
@@ -111,7 +129,10 @@ def messages(source):
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_messages_use_plain_words(path):
-    assert [(line, one) for line, text in messages(path.read_text()) for one in found(text)] == []
+    texts = list(messages(path.read_text()))
+    assert [(line, one) for line, text in texts for one in found(text)] == []
+    # Values beside each other are "X X" here.
+    assert [(line, one) for line, text in texts for one in remarks(text, "lexical_illusions")] == []
 
 
 @pytest.mark.parametrize("path", ROLES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -122,6 +143,13 @@ def test_tasks_and_argument_specs_use_plain_words(path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_use_plain_words(page):
     assert list(found(page.read_text())) == []
+    assert list(remarks(page.read_text())) == []
+
+
+def test_proselint_reads_paragraphs_alone():
+    text = "# The the\n\nThe the host is\nvery unique.\n\n| a a |\n\n```\nvery\n```\n"
+    assert len(list(remarks(text))) == 3
+    assert len(list(remarks(text, "lexical_illusions"))) == 2
 
 
 def test_private_words_would_be_found():

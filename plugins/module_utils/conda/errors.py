@@ -80,7 +80,7 @@ CONDA = (
     (
         r"CorruptedEnvironmentError",
         "conda.corrupt",
-        "conda finds a broken record while making %s",
+        "conda finds a damaged record while making %s",
         "the line names a file in conda-meta: move it away",
     ),
     (
