@@ -48,7 +48,7 @@ _FILES = {"sources": "apt", "boot": "boot", "environment": "shells and loader", 
 # What is listed value by value, and what is between the values
 _LISTS = {"hold": ", ", "boot": ", ", "docker": "; "}
 # Which CUDA it is, is told in the line of CUDA.
-_OF_CUDA = re.compile(r" and CUDA [0-9.]+")
+_OF_CUDA, _AND_CUDA = re.compile(r" and CUDA [0-9.]+"), " and their CUDA"
 _SHOWN_PACKAGES = 2
 _SHOWN_NAMES = 5
 # More hosts than this are counted.
@@ -130,8 +130,13 @@ def hardware(plan: HostPlan) -> str:
 def lines(plans: dict[str, HostPlan]) -> list[Line]:
     """Return what changes on some hosts, each thing once; in the order of the steps, interruptions last."""
     found: dict[tuple[str, str, str], Line] = {}
-    for name, plan in plans.items():
-        for line in _of_host(plan):
+    of_hosts = {name: _of_host(plan) for name, plan in plans.items()}
+    values = {line.value for of_host in of_hosts.values() for line in of_host}
+    for name, of_host in of_hosts.items():
+        for line in of_host:
+            # What holds for hosts and their CUDA holds for hosts that have none.
+            if line.value + _AND_CUDA in values:
+                line.value += _AND_CUDA
             known = found.setdefault((line.sign, line.what, line.value), line)
             known.hosts.append(name)
             if known is not line:
@@ -152,10 +157,7 @@ def _of_host(plan: HostPlan) -> list[Line]:
         found.append(Line("~", "files", "", (_STEPS.index("files"), 0), counts=[files]))
     if any(line.what == "driver" for line in found):
         choices = [reason for reason in plan.decisions if _is_choice(reason)]
-        found += [
-            Line("", one.what, _OF_CUDA.sub(" and their CUDA", f"{one.value}: {one.because}"), (0, 1))
-            for one in choices
-        ]
+        found += [Line("", one.what, _OF_CUDA.sub(_AND_CUDA, f"{one.value}: {one.because}"), (0, 1)) for one in choices]
     if any(line.sign == "+" and line.what == "CUDA" for line in found):
         # The toolkits' own line names the default.
         found = [line for line in found if line.what != "CUDA paths"]
@@ -221,6 +223,8 @@ def _table(shown: Sequence[Line], every: Sequence[str], width: int) -> Table:
     table.add_column(overflow="fold", ratio=1)
     table.add_column(overflow="fold", max_width=max(16, width * 35 // 100))
     before_hosts: list[str] = []
+    times = Counter(line.what for line in shown)
+    named: dict[tuple[str, ...], str] = {}
     # Where most lines are about all hosts, these go without saying.
     everywhere = [set(line.hosts) == set(every) for line in shown]
     alike = sum(everywhere) * 2 > len(shown)
@@ -231,8 +235,13 @@ def _table(shown: Sequence[Line], every: Sequence[str], width: int) -> Table:
             cell.append(", " if number else "  " * bool(line.value)).append(part, "bold red" if loss else "dim")
         before = Text(f"  {line.sign}" if line.sign else "", style=_SIGNS[line.sign])
         where = ("" if alike else "all") if whole else among(line.hosts, every)
-        same = line.hosts == before_hosts and len(where) > _LONG
-        before_hosts, where = line.hosts, "the same" if same else where
+        if len(where) > _LONG:
+            known = named.get(tuple(line.hosts))
+            if times[line.what] == 1:
+                named.setdefault(tuple(line.hosts), line.what)
+            again = "the same" if line.hosts == before_hosts else f"as {known} ({len(line.hosts)})" if known else ""
+            where = again or where
+        before_hosts = line.hosts
         table.add_row(before, Text(line.what, style="" if line.sign else "dim"), cell, Text(where, style="cyan"))
     return table
 
@@ -288,6 +297,9 @@ def totals(document: PlanDocument) -> Iterator[Text]:
         packages.append(f"; {size(sum(sizes))} to download{each}")
     if disk:
         packages.append(f"; {size(abs(disk))} {'more' if disk > 0 else 'less'} on disk")
+    if any(step.part == "conda" and step.sign == "+" for plan in plans.values() for step in plan.steps):
+        # Only conda's solver, on the host, knows what it will fetch.
+        packages.append(", conda's downloads not counted" if packages.plain else "  conda's downloads are not known")
     if packages.plain:
         yield packages
     for word, names, rest in dangers(plans):

@@ -40,7 +40,7 @@ def documents():
         ("equal", 80, 32),
         ("unlike", 80, 75),
         ("mixed", 120, 75),
-        ("each_unlike", 100, 90),
+        ("each_unlike", 100, 75),
     ],
 )
 def test_a_plan_is_short(documents, name, width, most):
@@ -92,6 +92,24 @@ def test_questions_of_a_stranger_about_forty_unlike_hosts_have_one_place_each(do
     gone = sum(change.action == "remove" for plan in plans.values() for change in plan.packages)
     assert total.startswith("plan: 40 hosts: ") and reboot.startswith(f"  ! {reboots} reboots: "), "which hosts reboot"
     assert f", {gone} removed; " in packages and re.search(r"; \d+ GB to download, at most .* a host", packages)
+    assert packages.endswith(" on disk, conda's downloads not counted")
+
+
+@pytest.mark.parametrize("name", ["mixed", "each_unlike"])
+def test_hosts_that_return_are_named_after_the_one_line_that_names_them(documents, name):
+    plans = {host: plan for host, plan in documents[name].hosts.items() if plan.status == "changes"}
+    found, printed = lines(plans), shown(documents[name])
+    named = set(re.findall(r"  as (\w+) \((\d+)\)$", printed, re.MULTILINE))
+    assert {"containers", "removed"} <= {what for what, _ in named}
+    for what, count in named:
+        (line,) = [line for line in found if line.what == what]
+        assert len(line.hosts) == int(count)
+
+
+def test_a_reason_that_holds_with_and_without_cuda_is_one(documents):
+    plans = {host: plan for host, plan in documents["each_unlike"].hosts.items() if plan.status == "changes"}
+    (branch,) = [line for line in lines(plans) if line.what == "branch"]
+    assert branch.value.endswith(" for these GPUs and their CUDA") and branch.hosts == list(plans)
 
 
 def test_what_goes_is_red():
