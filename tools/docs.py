@@ -47,7 +47,7 @@ _TRAPS = """\
 # Errors known by their text
 
 `provision diagnose --text TEXT` knows these too, beside the findings. They come from programs more than from hosts, so that
-no look at a host finds them. Each with its source in `provision/catalog/data/traps.yml`.
+no check of a host finds them. Each with its source in `provision/catalog/data/traps.yml`.
 """
 
 

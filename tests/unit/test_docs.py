@@ -1,5 +1,6 @@
 """What people read is held to the code: pages that are generated, command lines, links, examples, exit codes."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -14,10 +15,9 @@ from provision.errors import Exit
 from tools import docs, man
 
 PAGES = sorted(
-    page
-    for place in ("*", "docs/*", "docs/findings/*", "inventory/*", "roles/*/*", "tests/lab/*")
-    for page in ROOT.glob(f"{place}.md")
+    page for place in ("*", "docs/**/*", "inventory/*", "roles/*/*", "tests/lab/*") for page in ROOT.glob(f"{place}.md")
 )
+TASKS = ROOT / "docs/how-to"
 EXAMPLES = ["one-server.yml", "this-machine.yml", "lab.yml", "fleet", "hooks-slurm.yml", "hooks-systemd.yml"]
 COMMAND = typer.main.get_command(cli.app)
 
@@ -130,6 +130,59 @@ def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
         if "://" not in link:
             assert (page.parent / link).exists(), link
+
+
+def anchors(page):
+    """What a link may name in a page, as GitHub and mkdocs make it of the headings."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {
+        re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_name_headings_that_exist(page):
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+        if "://" not in link:
+            assert anchor in anchors(page.parent / link if link else page), f"{link}#{anchor}"
+
+
+@pytest.mark.parametrize("index", ["docs/how-to/README.md", "mkdocs.yml"])
+def test_every_task_is_listed(index):
+    listed = (ROOT / index).read_text()
+    assert [page.name for page in TASKS.glob("[a-z]*.md") if page.name not in listed] == []
+
+
+def test_codes_of_troubleshooting_exist():
+    page = (TASKS / "troubleshooting.md").read_text()
+    rows = re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE)
+    codes = re.findall(r"`([a-z]+\.[a-z_]+)`", " ".join(rows))
+    assert len(codes) > 20
+    code = "".join(path.read_text() for path in [*ROOT.glob("provision/**/*.py"), *ROOT.glob("plugins/**/*.py")])
+    assert [one for one in codes if f'"{one}"' not in code] == []
+
+
+def written_paths():
+    """Paths on hosts with the tool's name in them, of string constants in the code: what it writes."""
+    sources = [*ROOT.glob("plugins/module_utils/**/*.py"), *ROOT.glob("provision/parts/**/*.py")]
+    texts = {
+        node.value
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    # /etc/conda is a folder of each environment
+    path = re.compile(r"/(?:etc/(?!conda/)|opt/|run/|var/)[\w./%-]*gpu-provision[\w./%-]*")
+    return {re.sub(r"%s(\.%s)?", "*", text) for text in texts if path.fullmatch(text)}
+
+
+@pytest.mark.parametrize("page", ["docs/safety.md", "docs/how-to/remove.md"])
+def test_every_file_that_is_written_is_listed(page):
+    text, found = (ROOT / page).read_text(), written_paths()
+    assert len(found) > 20
+    # by the last folder and the name: the commands that remove them change into folders
+    names = {re.search(r"[^/]+/[^/]*gpu-provision[^/]*", path)[0] for path in found}
+    assert sorted(one for one in names if one not in text) == []
 
 
 def test_every_exit_code_is_explained():
