@@ -27,7 +27,7 @@ def against_hardware(facts: Facts, lock: HostLock | None) -> list[Item]:
                     f"card {card.slot}",
                     f"{card.name}{_uuid(card)}",
                     "no card on the bus",
-                    "check power, seating and the BIOS; if the card was removed on purpose: provision lock --update",
+                    "check power, seating and the BIOS; if the card was removed on purpose: provision lock",
                 )
             )
             continue
@@ -45,7 +45,7 @@ def against_hardware(facts: Facts, lock: HostLock | None) -> list[Item]:
     return items
 
 
-_NEW = "if the change is intended: provision lock --update accepts it"
+_NEW = "if the change is intended: provision lock accepts it"
 
 
 def _item(code: str, what: str, expected: str, found: str, hint: str) -> Item:
@@ -83,7 +83,7 @@ def _of_card(card: LockedGpu, gpu: Gpu, seen: SmiGpu | None, busy: bool) -> list
                 f"MIG of card {card.slot}",
                 card.mig,
                 seen.mig,
-                "nvidia-smi -mig sets it; or provision lock --update",
+                "nvidia-smi -mig sets it; or provision lock accepts it",
             )
         )
     if card.numa is not None and gpu.numa_node is not None and card.numa != gpu.numa_node:

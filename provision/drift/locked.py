@@ -93,7 +93,7 @@ def _loaded(facts: Facts, lock: HostLock) -> list[Item]:
             expected=str(lock.host.driver),
             found=loaded,
             against="lock",
-            hint="if intended: provision lock --update accepts it; else restore the old one",
+            hint="if intended: provision lock accepts it; else restore the old one",
         )
     ]
 
@@ -111,7 +111,7 @@ def _kernel(facts: Facts, lock: HostLock) -> list[Item]:
                 expected=locked.release,
                 found=boots,
                 against="lock",
-                hint="if intended: provision apply, then provision lock --update; else boot the locked one and remove the new one",
+                hint="if intended: provision apply, then provision lock; else boot the locked one and remove the new one",
             )
         )
     for name, version in sorted(locked.packages.items()):
@@ -143,7 +143,7 @@ def _sources(facts: Facts, lock: HostLock) -> list[Item]:
             expected="not there",
             found=", ".join(source.uris[:2]) or "a file of sources",
             against="lock",
-            hint="remove it, or provision lock --update accepts it",
+            hint="remove it, or provision lock accepts it",
         )
         for path, source in now.items()
         if path not in lock.host.sources

@@ -16,10 +16,11 @@ from provision.drift.item import Item
 from provision.drift.peers import compare, peer_of
 from provision.errors import UsageError
 from provision.facts import Facts
+from provision.lock.make import make
 from provision.lock.model import NAME, Lock, dump, parse
 from provision.parts.plan import HostPlan, Step
 from tests.unit import trees
-from tests.unit.fleethosts import changed, healthy, lock_of_hosts
+from tests.unit.fleethosts import changed, entry_of, healthy, lock_of_hosts
 from tests.unit.test_planning import CUDA_13, with_cuda
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/drift.yml").read_text())
@@ -64,6 +65,34 @@ def test_drift(case, tmp_path):
             assert words in line, f"{words!r} is not in {line!r}"
     assert "".join(told).endswith(case.get("end", "")), told
     assert all(item.hint for item in items), "every item has a way out"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"smi/gpus/1": {"uuid": "GPU-new"}}, "hardware.card_exchanged"),
+        ({"gpus/1": {"device": "2204"}}, "hardware.card_other"),
+        ({"smi/gpus/0": {"mig": "Enabled"}}, "hardware.mig"),
+        ({"kernels": {"running": "6.8.0-45-generic", "next": "6.8.0-45-generic"}}, "boot.kernel"),
+    ],
+)
+def test_what_is_of_one_host_is_accepted_by_the_lock_alone(change, code, tmp_path):
+    """A new card or kernel is no reason to move the versions of a group, which --update does."""
+    before = changed(healthy(), {"smi/gpus/0": {"mig": "Disabled"}})
+    values = {"inventory_source": str(tmp_path / "hosts.yml")}
+    now = changed(before, change)
+
+    def items(lock):
+        (tmp_path / NAME).write_text(dump(lock))
+        found, _ = judge_host("gpu01", now, values, load_catalog())
+        return {item.code: item.hint for item in found}
+
+    old = lock_of_hosts({"gpu01": before})
+    hint = items(old)[code]
+    assert "provision lock" in hint and "--update" not in hint
+    made = make([entry_of("gpu01", now)], old)
+    assert not made.issues and made.lock.groups == old.groups
+    assert code not in items(made.lock)
 
 
 # --- recorded hosts ---------------------------------------------------------------------------------------------------
