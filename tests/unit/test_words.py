@@ -23,7 +23,8 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     ROOT / "inventory" / "README.md",
-    *sorted(ROOT.glob("docs/**/*.md")),
+    # the table of traps quotes settings of other programs, from the catalog
+    *sorted(page for page in ROOT.glob("docs/**/*.md") if page.name != "traps.md"),
     *sorted(ROOT.glob("roles/*/README.md")),
     *sorted(pages.FOLDER.glob("*.md")),
 ]
