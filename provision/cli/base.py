@@ -5,13 +5,15 @@ Global options are taken before and after the name of the command.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import inspect
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -389,25 +391,54 @@ def agreed(renderer: Renderer, count: int) -> bool:
 def open_fleet(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
     """Read the inventory while the rest of the program loads; return the fleet and what prints."""
     loading = _start(settings)
-    # Half a second of Ansible in a process of its own: meanwhile this one loads all that the command will need. It stays, so
-    # that no garbage is searched for in it.
-    gc.disable()
-    importlib.import_module(f"provision.commands.{command}")
-    importlib.import_module("provision.remote.client")
-    from provision.lib import scratch
-    from provision.render import Renderer
-    from provision.runs.fleet import fleet_of, warm_up
+    with _saying("" if settings.json else "reading the inventory"):
+        # Half a second of Ansible in a process of its own: meanwhile this one loads all that the command will need. It stays, so
+        # that no garbage is searched for in it.
+        gc.disable()
+        importlib.import_module(f"provision.commands.{command}")
+        importlib.import_module("provision.remote.client")
+        from provision.lib import scratch
+        from provision.render import Renderer
+        from provision.runs.fleet import fleet_of, warm_up
 
-    renderer = Renderer(as_json=settings.json, verbosity=settings.verbose)
-    warm_up()
-    # Not every command makes a folder of its own, so that it would go there.
-    scratch.remove_left_behind()
-    gc.freeze()
-    gc.enable()
-    inventory = loading.result()
+        renderer = Renderer(as_json=settings.json, verbosity=settings.verbose)
+        warm_up()
+        # Not every command makes a folder of its own, so that it would go there.
+        scratch.remove_left_behind()
+        gc.freeze()
+        gc.enable()
+        inventory = loading.result()
     if not settings.json:
         renderer.warnings(inventory.warnings)
     return fleet_of(inventory, settings.forks), renderer
+
+
+@contextlib.contextmanager
+def _saying(text: str) -> Iterator[None]:
+    """On a terminal, show a text while what is done takes longer than half a second.
+
+    What prints otherwise (render) is not loaded yet. The text is written once: the program that a vault's password comes from may
+    use the terminal meanwhile.
+    """
+    shown = threading.Event()
+
+    def show() -> None:
+        shown.set()
+        with contextlib.suppress(OSError):
+            print(text, end="", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(0.5, show)
+    if text and sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if timer.is_alive():
+            timer.join()
+        if shown.is_set():
+            with contextlib.suppress(OSError):
+                print(f"\r{' ' * len(text)}\r", end="", file=sys.stderr, flush=True)
 
 
 def open_this_machine(settings: Settings, command: str) -> tuple[Fleet, Renderer]:

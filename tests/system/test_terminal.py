@@ -1,5 +1,6 @@
 """apply in a real terminal: the question, live progress, Ctrl-C in the middle, and the terminal as it was."""
 
+import contextlib
 import json
 import os
 import pty
@@ -92,3 +93,23 @@ def test_ctrl_c_at_the_question(tmp_path):
     assert (code, as_before) == (130, True), text
     assert "nothing was changed" in text and "where it stopped" not in text and not (tmp_path / "made").exists()
     assert not (tmp_path / "runs").exists()
+
+
+SLOW_INVENTORY = '#!/bin/sh\nsleep 2\necho \'{"all": {"hosts": []}}\'\n'
+
+
+def test_a_slow_inventory_is_no_blank_screen(tmp_path):
+    (tmp_path / "slow").write_text(SLOW_INVENTORY)
+    (tmp_path / "slow").chmod(0o755)
+    argv = [sys.executable, "-m", "provision", "scan", "-i", "slow"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(argv[0], argv, {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"})  # noqa: S606
+    shown = b""
+    with contextlib.suppress(OSError):
+        while data := os.read(terminal, 65536):
+            shown += data
+    os.waitpid(pid, 0)
+    said = "reading the inventory"
+    assert shown.decode().startswith(f"{said}\r{' ' * len(said)}\r"), shown
