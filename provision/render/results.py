@@ -129,22 +129,25 @@ def in_part(host: AppliedHost | RescuedHost) -> str:
 
 
 def proven(checks: Mapping[str, Sequence[Check]]) -> Iterable[RenderableType]:
-    """Return ``proven: 46 checks; not run: gpu.compute, gpu.nccl (card 0 is not loaded: …) on gpu02`` of hosts that were read."""
+    """Return ``proven: 46 checks; not run: gpu.compute, gpu.nccl on gpu02 (card 0 is not loaded: …)`` of hosts that were read."""
     read = {host: found for host, found in checks.items() if found}
     if not read:
         return
     passed = sum(check.status == "pass" for found in read.values() for check in found)
-    hosts: dict[tuple[str, str], list[str]] = {}
+    # For each reason, the hosts of each check.
+    reasons: dict[str, dict[str, list[str]]] = {}
     for host, found in read.items():
-        reasons: dict[str, list[str]] = {}
         for check in found:
             if check.not_run:
-                reasons.setdefault("; ".join(map(_shortly, check.not_run)), []).append(check.code)
-        for reason, codes in reasons.items():
-            hosts.setdefault((", ".join(codes), reason), []).append(host)
+                codes = reasons.setdefault("; ".join(map(_shortly, check.not_run)), {})
+                codes.setdefault(check.code, []).append(host)
     rest = [
-        f"{codes} ({reason})" + (f" on {format_hosts(names)}" if len(read) > 1 else "")
-        for (codes, reason), names in hosts.items()
+        "; ".join(
+            ", ".join(codes) + (f" on {format_hosts(names)}" if names != list(read) else "")
+            for codes, names in grouped(of_reason.items(), lambda names: names)
+        )
+        + f" ({reason})"
+        for reason, of_reason in reasons.items()
     ]
     yield text(
         f"proven: {plural(passed, 'check')}", f"; not run: {'; '.join(rest)}" if rest else "", styles=("bold", "")

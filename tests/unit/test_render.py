@@ -426,9 +426,20 @@ def test_apply_ends_with_what_is_proven_and_what_was_not_run():
     assert second == f"proven: 1 check; not run: gpu.compute, gpu.nccl ({USED}); container.run ({LEFT})"
     assert third == "apply: 3 hosts: 1 done and proven, 1 done, not all of it proven, 1 unreachable"
     assert (
-        fourth == f"proven: 2 checks; not run: gpu.compute, gpu.nccl ({USED}) on gpu01; container.run ({LEFT}) on gpu01"
+        fourth == f"proven: 2 checks; not run: gpu.compute, gpu.nccl on gpu01 ({USED}); container.run on gpu01 ({LEFT})"
     )
     assert last == "apply: 1 host: 1 unreachable"
+
+
+def test_what_was_not_run_for_one_reason_is_said_once_for_all_hosts():
+    found = {"gpu01": ("gpu.compute", "gpu.p2p"), "gpu02": ("gpu.compute", "gpu.nccl"), "gpu03": ("gpu.compute",)}
+    hosts = {
+        name: {"status": "done", "checks": checked(*((code, USED) for code in codes))} for name, codes in found.items()
+    }
+    made = renderer(400)
+    made.show(ApplyDocument.model_validate({"hosts": hosts}))
+    (line,) = [line for line in text_of(made.out).splitlines() if line.startswith("proven")]
+    assert line == f"proven: 3 checks; not run: gpu.compute; gpu.p2p on gpu01; gpu.nccl on gpu02 ({USED})"
 
 
 def test_rescue_ends_with_what_is_proven_and_what_was_not_run():
