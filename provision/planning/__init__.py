@@ -26,7 +26,7 @@ from provision.parts.base import Host
 from provision.parts.candidates import Candidate, Candidates
 from provision.parts.containers.packages import is_toolkit_uri
 from provision.parts.desired import Desired
-from provision.parts.driver.installed import is_cuda_uri, is_ppa_uri
+from provision.parts.driver.installed import driver_packages, is_cuda_uri, is_ppa_uri, next_boot_problems
 from provision.parts.driver.plan import conflicting
 from provision.parts.plan import HostPlan, PackageChange, Reason, Reboot, Step
 
@@ -257,8 +257,9 @@ class _Planner:
             specs[ARCHIVE_NAME] = desired.mirror.archive(host.facts, host.catalog)
         self.close()
         self.workdir = None
-        # A locked version that old lists do not know may be there by now.
-        update = bool(specs or self._locked_asks()) or any(
+        # What old lists do not know may be there by now: a locked version, the module of a new kernel.
+        lacking = driver_packages(host.facts) and next_boot_problems(host.facts)
+        update = bool(specs or lacking or self._locked_asks()) or any(
             part.apt and part.config(desired).update for part in registry.PARTS
         )
         pins = self.pinned.everything if self.pinned else {}

@@ -66,6 +66,14 @@ CHANGES = {
 }
 
 
+def test_lists_are_fetched_where_the_next_kernel_has_no_module():
+    """Lists of minutes ago, which brought the kernel, may be older than its signed modules: DKMS would be chosen."""
+    facts, call = host(["RTX 4090"], "580 580.142 open signed"), FakeHost(CANDIDATES["noble"], CHANGES)
+    facts.kernels.next = "6.8.0-99-generic"
+    plan_from_facts("gpu01", facts, call, DEFAULTS)
+    assert call.asked.count("offer") == 1 and call.args["offer"]["refresh"] == "always"
+
+
 def test_a_changing_host_is_asked_twice_and_nothing_is_left_there():
     call = FakeHost(CANDIDATES["noble"], CHANGES)
     plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
