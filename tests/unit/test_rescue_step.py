@@ -59,7 +59,7 @@ def test_a_line_is_taken_out_and_kept(tree):
     tree.write(LIST, text)
     steps = tree.steps()
     done = steps.carry_out({"action": "sources.drop", "args": {"entries": [{"file": LIST, "line": 2}]}})
-    assert done == {"ok": True, "changed": True, "said": [f"removed line 2 from {LIST}"]}
+    assert done == {"ok": True, "changed": True, "said": [f"disabled the entry in line 2 of {LIST}"]}
     assert tree.read(LIST) == text.replace(f"deb {CUDA}", f"# taken out by gpu-provision: deb {CUDA}", 1)
     assert tree.read(steps.backup + LIST) == text
 

@@ -264,7 +264,7 @@ class Steps(object):
         whole = [entry for entry in entries if not entry.get("line")]
         if whole:
             rows = text.splitlines(True)
-            return "".join(map(_off, rows)), ["removed every entry from %s" % path]
+            return "".join(map(_off, rows)), ["commented out every entry of %s" % path]
         readable, broken = _by_readable(text, path, entries)
         # Broken stanzas first: "Enabled: no" would be another line of what apt cannot read, and no line number moves.
         rows = text.splitlines(True)
@@ -273,7 +273,7 @@ class Steps(object):
                 if not rows[number].strip():
                     break
                 rows[number] = _off(rows[number])
-        lines = ["removed line %d from %s" % (entry["line"], path) for entry in readable + broken]
+        lines = ["disabled the entry in line %d of %s" % (entry["line"], path) for entry in readable + broken]
         return apt_sources.without("".join(rows), path, readable), lines
 
     @staticmethod
