@@ -17,7 +17,7 @@ from provision.parts.locked import several
 from provision.parts.registry import roles
 
 _OWN_SOURCES = apt_files.sources_path("")[: -len(".sources")]
-_BACK = "provision apply restores it; provision lock --update accepts it"
+_BACK = "provision apply restores it; provision lock --update moves the group to the newest versions"
 
 
 def against_lock(facts: Facts, values: Mapping[str, Any], lock: HostLock, catalog: Catalog) -> list[Item]:
@@ -155,7 +155,7 @@ def _sources(facts: Facts, lock: HostLock) -> list[Item]:
             expected="a file of apt's sources",
             found="not there, or switched off",
             against="lock",
-            hint=_BACK,
+            hint="put it back, or provision lock accepts it",
         )
         for path in lock.host.sources
         if path not in now and not _is_ours(path)

@@ -69,7 +69,7 @@ def test_playbooks_are_short():
         ("provision apply corrects it", ["site"]),
         ("provision -e nvidia_driver_update=true plan shows it, provision apply does it", ["plan", "site"]),
         ("provision rescue HOST --undo ID goes back", []),
-        ("provision lock --update accepts it", []),
+        ("provision lock --update moves the group to the newest versions", []),
         ("see nvidia-smi", []),
         (None, []),
     ],
