@@ -35,8 +35,8 @@ _GIVEN = ("asked for", "locked", "as installed", "it is installed", "the newest 
 _ACTIONS = {"install": "new", "upgrade": "upgraded", "downgrade": "downgraded", "remove": "removed"}
 _LOSSES = {"downgrade", "remove"}
 _POLICIES = {
-    "when_idle": "only while no process uses the GPUs",
-    "always": "also under running jobs",
+    "when_idle": "by apply, only while no process uses the GPUs",
+    "always": "by apply, also under running jobs",
     "never": "left to you",
 }
 _SIGNS = {"+": "green", "~": "yellow", "-": "bold red", "!": "bold yellow", "": ""}
@@ -96,7 +96,7 @@ def view(document: PlanDocument, width: int, verbosity: int) -> Iterable[Rendera
     if verbosity and document.catalog:
         yield Text(f"facts of {document.catalog}: provision catalog check says how old each is", style="dim")
     if plans and not verbosity:
-        yield Text("reasons and packages: -v; contents of files: provision plan --diff", style="dim")
+        yield Text("reasons and packages: -v; one host: -l HOST; contents of files: provision plan --diff", style="dim")
 
 
 def changing(document: PlanDocument) -> dict[str, HostPlan]:
@@ -294,12 +294,11 @@ def totals(document: PlanDocument) -> Iterator[Text]:
         )
     if any(sizes):
         each = f", at most {size(max(sizes))} a host" if len(sizes) > 1 else ""
-        packages.append(f"; {size(sum(sizes))} to download{each}")
+        # Only conda's solver, on the host, knows what it will fetch.
+        conda = any(step.part == "conda" and step.sign == "+" for plan in plans.values() for step in plan.steps)
+        packages.append(f"; {size(sum(sizes))} to download{each}{', without conda' if conda else ''}")
     if disk:
         packages.append(f"; {size(abs(disk))} {'more' if disk > 0 else 'less'} on disk")
-    if any(step.part == "conda" and step.sign == "+" for plan in plans.values() for step in plan.steps):
-        # Only conda's solver, on the host, knows what it will fetch.
-        packages.append(", conda's downloads not counted" if packages.plain else "  conda's downloads are not known")
     if packages.plain:
         yield packages
     for word, names, rest in dangers(plans):

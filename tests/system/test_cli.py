@@ -355,7 +355,7 @@ def test_plan_for_people(capsys, planned):
     assert "     branch  580: the production branch with the longest support\n" in out
     assert "  !  reboot  nouveau is loaded\n" in out
     assert "  packages: 20 new; 310 MB to download" in out
-    assert "  ! 1 reboot: gpu01; only while no process uses the GPUs" in out
+    assert "  ! 1 reboot: gpu01; by apply, only while no process uses the GPUs" in out
     assert "gpu02  as requested  as wanted\n" in out
     assert "gpu04  blocked  595 does not drive P100\n" in out
     assert "plan: 4 hosts: 1 to change, 1 as requested, 1 blocked, 1 unreachable" in out

@@ -71,7 +71,7 @@ def test_every_step_of_every_host_is_in_a_line_with_that_host(documents, name):
 def test_totals_and_what_interrupts_work_come_last(documents):
     *_, packages, danger, more, down, hint = shown(documents["equal"]).splitlines()
     assert re.match(r"  packages: \d+ new, \d+ removed; \d+ GB to download, at most .* a host", packages)
-    assert danger.startswith("  ! 40 reboots: all 40 hosts; only while no process uses the GPUs")
+    assert danger.startswith("  ! 40 reboots: all 40 hosts; by apply, only while no process uses the GPUs")
     assert down == "  ! driver down: all 40 hosts; new GPU programs fail until the reboot"
     assert "15 min" in more and hint.startswith("reasons and packages: -v")
 
@@ -92,7 +92,7 @@ def test_questions_of_a_stranger_about_forty_unlike_hosts_have_one_place_each(do
     gone = sum(change.action == "remove" for plan in plans.values() for change in plan.packages)
     assert total.startswith("plan: 40 hosts: ") and reboot.startswith(f"  ! {reboots} reboots: "), "which hosts reboot"
     assert f", {gone} removed; " in packages and re.search(r"; \d+ GB to download, at most .* a host", packages)
-    assert packages.endswith(" on disk, conda's downloads not counted")
+    assert " a host, without conda; " in packages
 
 
 @pytest.mark.parametrize("name", ["mixed", "each_unlike"])
@@ -130,7 +130,7 @@ def test_what_goes_is_red():
     assert "+" not in red and re.search(r"\x1b\[1;33m *!", printed)
     plain = shown(document).splitlines()
     assert plain[-4:-1] == [
-        "  ! 1 reboot: a; only while no process uses the GPUs",
+        "  ! 1 reboot: a; by apply, only while no process uses the GPUs",
         "  ! driver down: a; new GPU programs fail until the reboot",
         "  ! restart docker: a",
     ]
