@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from provision.errors import Exit, ProvisionError, UsageError
 
@@ -50,8 +51,27 @@ _FIRST = """[bold]First steps[/bold]
 
 This machine itself: provision -i localhost, scan"""
 
+
+def _as_switch(option: Any) -> Any:
+    """Have --help shown as the other switches are, without the type of its value."""
+    if option is not None:
+        option.metavar = ""
+    return option
+
+
+class _Group(TyperGroup):
+    def get_help_option(self, ctx: Any) -> Any:
+        return _as_switch(super().get_help_option(ctx))
+
+
+class _Command(TyperCommand):
+    def get_help_option(self, ctx: Any) -> Any:
+        return _as_switch(super().get_help_option(ctx))
+
+
 app = typer.Typer(
     name="provision",
+    cls=_Group,
     help="Sets up, tests and repairs NVIDIA drivers, CUDA, containers and conda on Ubuntu hosts.",
     epilog=_FIRST + "\n\n" + _CODES,
     no_args_is_help=False,
@@ -269,7 +289,7 @@ def command(*examples: str, goes_on: bool = False) -> Callable[[Callable[..., in
         call.__doc__ = inspect.getdoc(fn)
         name = fn.__name__.rstrip("_")
         shown = "\n\n".join(f"[dim]$[/dim] {example}" for example in examples)
-        app.command(name, epilog=f"[bold]Examples[/bold]\n\n{shown}")(call)
+        app.command(name, cls=_Command, epilog=f"[bold]Examples[/bold]\n\n{shown}")(call)
         return fn
 
     return register

@@ -76,6 +76,7 @@ def init(
         bool | None,
         typer.Option(
             "--scan/--no-scan",
+            metavar="",
             rich_help_panel=_SCAN,
             help="Read every host, and group hosts by their cards. Default: yes, except for hosts given by name.",
         ),
@@ -390,7 +391,7 @@ def compat(
         str | None, typer.Option("--image-cuda", metavar="12.1", help="CUDA inside a container image.")
     ] = None,
     kernel: Annotated[str | None, typer.Option("--kernel", metavar="6.17", help="The host's kernel.")] = None,
-    mig: Annotated[bool, typer.Option("--mig", help="The GPUs are divided (MIG).")] = False,
+    mig: Annotated[bool, typer.Option("--mig", metavar="", help="The GPUs are divided (MIG).")] = False,
 ) -> int:
     """Answer from the catalog which GPUs, drivers, CUDA versions and frameworks work together, and why. Contacts no host."""
     from provision.commands import compat as command

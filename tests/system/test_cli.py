@@ -12,10 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 
 from provision import cli, inventory, remote
 from provision.catalog import load_catalog
-from provision.cli.base import Settings, finish
+from provision.cli.base import Settings, app, finish
 from provision.collection import ROOT
 from provision.commands import actions
 from provision.commands import plan as plan_command
@@ -141,6 +142,11 @@ def test_help_of_every_command_has_examples_and_global_options(capsys, command):
     assert f"$ provision {command}" in out or f", {command}" in out
     assert "--inventory" in out
     assert "--json" in out
+
+
+@pytest.mark.parametrize("command", sorted(typer.main.get_command(app).commands))
+def test_help_shows_switches_without_a_value(capsys, command):
+    assert "<bool>" not in run(capsys, command, "--help")[1]
 
 
 def test_help_names_the_commands_that_exist(capsys):
