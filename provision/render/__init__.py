@@ -22,7 +22,7 @@ from provision.documents import (
     VerifyDocument,
 )
 from provision.errors import Issue
-from provision.render.base import Text, console, indented, put
+from provision.render.base import Text, console, indented, put, whole
 from provision.render.progress import Progress
 from provision.render.text import clean, format_hosts, format_task, plural, same_issues, size
 
@@ -100,9 +100,9 @@ class Renderer:
             self._line([("hint: ", "cyan"), (issue.hint, "")])
 
     def say(self, text: str) -> None:
-        """Say something to the person at the terminal."""
+        """Say something to the person at the terminal, on one line: what ends in a command or a path is copied."""
         if not self.as_json:
-            self._line([(text, "")], indent=0)
+            put(self.err, whole(text))
 
     def warnings(self, texts: Iterable[str]) -> None:
         for text in texts:

@@ -58,6 +58,9 @@ def console(file: Any, *, stderr: bool) -> Console:
 
 def put(where: Console, thing: RenderableType) -> None:
     """Print a thing without the blanks that columns leave at the ends of lines: text is copied out of terminals."""
+    if isinstance(thing, rich.text.Text) and thing.no_wrap:
+        where.print(thing, soft_wrap=True)
+        return
     printed: list[Segment] = []
     thing = Hanging(thing, 0) if isinstance(thing, rich.text.Text) else thing
     for line in where.render_lines(thing, pad=False):
@@ -67,6 +70,11 @@ def put(where: Console, thing: RenderableType) -> None:
             line[-1] = Segment(line[-1].text.rstrip(), line[-1].style, line[-1].control)
         printed += [*line, Segment.line()]
     where.print(Segments(printed), end="")
+
+
+def whole(text: str, style: str = "") -> Text:
+    """Return a line that the terminal breaks, not we: a break of ours in the middle of a command would be pasted with it."""
+    return Text(text, style, no_wrap=True)
 
 
 def text(*parts: object, styles: Sequence[str] = ()) -> Text:

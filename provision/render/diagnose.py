@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from provision.commands.diagnose import DiagnosedHost, DiagnoseDocument, ExplainDocument, ExplainedCode
 from provision.diagnose import pages
 from provision.diagnose.finding import Cause
-from provision.render.base import Text, columns, headline, indented, text
+from provision.render.base import Text, columns, headline, indented, text, whole
 from provision.render.text import format_counts, grouped, plural
 
 _STATUS_TEXTS = (
@@ -42,7 +42,7 @@ def diagnosed(document: DiagnoseDocument, verbosity: int) -> Iterable[Renderable
     if document.exported:
         yield Text(f"written: {document.exported} (check it before you share it: case.json and the folder root)")
     if document.rescue:
-        yield Text(f"to repair: {document.rescue}", style="dim")
+        yield whole(f"to repair: {document.rescue}", "dim")
 
 
 def _host(host: DiagnosedHost, verbosity: int, *, alone: bool) -> Iterable[RenderableType]:

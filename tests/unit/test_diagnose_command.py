@@ -153,6 +153,12 @@ def test_the_last_line_names_every_broken_host(monkeypatch, tmp_path):
     assert out.splitlines()[-1] == "to repair: provision -i 'my hosts.yml' rescue a c d"
 
 
+def test_a_command_to_copy_is_on_one_line_in_a_narrow_terminal(monkeypatch, tmp_path):
+    many = dict.fromkeys([f"gpu{number:02d}.cluster" for number in range(12)], facts("A2 a minor", tmp_path / "a"))
+    out, _ = shown(run(monkeypatch, many), monkeypatch=monkeypatch, width=60)
+    assert out.splitlines()[-1].endswith("gpu10.cluster gpu11.cluster") and max(map(len, out.splitlines()[:-1])) <= 60
+
+
 def test_a_reboot_for_a_new_kernel_does_not_follow_from_a_stale_module(monkeypatch, tmp_path):
     told = facts("A2 a minor", tmp_path)
     told["reboot_required"] = {"required": True, "packages": ["linux-image-6.8.0-48-generic"]}

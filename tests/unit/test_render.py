@@ -485,3 +485,10 @@ def test_a_host_that_is_well_is_one_line_and_the_list_is_there_on_request():
     made.verbosity = 1
     made.show(ApplyDocument.model_validate({"hosts": hosts}))
     assert "Make it so" in text_of(made.out) and "driver.c39" in text_of(made.out)
+
+
+def test_what_is_said_at_the_end_is_on_one_line_in_a_narrow_terminal():
+    made = renderer(40, terminal=True)
+    command = "next: provision -i /srv/inventories/lab/hosts.yml -l gpu01,gpu02,gpu03 -e nvidia_driver_update=true plan"
+    made.say(command)
+    assert bare(text_of(made.err)) == f"{command}\n"
