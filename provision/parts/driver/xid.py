@@ -266,7 +266,8 @@ def _weigh(rows: Sequence[Row], now: float) -> None:
         needs_repair = ADVICE[row.action][0] == "fail"
         mended = [other for other in same if other.ended in _MENDED and _newest(other) > now - _AGAIN_S]
         if not row.ended and needs_repair and mended:
-            row.again = f"it came back after it was repaired ({len(mended)} times in a week, {mended[-1].ended})"
+            times = "once" if len(mended) == 1 else f"{len(mended)} times"
+            row.again = f"it came back after it was repaired ({times} in a week, {mended[-1].ended})"
         elif bursts >= _OFTEN and row is same[-1] and (needs_repair or _suspicious(row)):
             row.again = f"{bursts} times within a day on the same card"
 
