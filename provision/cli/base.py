@@ -423,7 +423,7 @@ def open_fleet(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
 
         renderer = Renderer(as_json=settings.json, verbosity=settings.verbose)
         warm_up()
-        # Not every command makes a folder of its own, so that it would go there.
+        # What a killed command left: a command that makes no folder of its own would leave it there.
         scratch.remove_left_behind()
         gc.freeze()
         gc.enable()
