@@ -173,6 +173,9 @@ def _of_one_step(step: Step, plan: HostPlan) -> Line:
     order = ["driver", "cuda", "containers", "conda"]
     part = order.index(step.part) * 10 if step.part in order else 0
     kind = 90 if step.sign == "!" else _STEPS.index(step.id) if step.id in _STEPS else len(_STEPS)
+    if step.id == "containers" and step.sign != "!":
+        # What happens to docker is read with the packages that it is for, mostly on the same hosts.
+        kind, part = _STEPS.index("packages"), part + 5
     value = step.value or f"{step.title}: {step.because}"
     counts = [_actions(_of_step(step, plan))] if step.id == "packages" else []
     return Line(step.sign, step.what or step.part, value, (kind, part), counts=counts)
