@@ -80,8 +80,8 @@ def test_questions_of_a_stranger_about_forty_unlike_hosts_have_one_place_each(do
     document = documents["each_unlike"]
     plans = {host: plan for host, plan in document.hosts.items() if plan.status == "changes"}
     found = lines(plans)
-    whats = [line.what for line in found]
-    assert whats[whats.index("containers") :][:3] == ["containers", "docker", "docker"], "docker in one look"
+    named = [line.what for line in found]
+    assert named[named.index("containers") :][:3] == ["containers", "docker", "docker"], "docker in one look"
     for host in plans:
         docker = [line for line in found if line.what == "docker" and line.sign == "~" and host in line.hosts]
         assert len({line.value.split("; ")[0] for line in docker}) == len(docker) <= 2, "what happens to docker on it"
