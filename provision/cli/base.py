@@ -14,7 +14,6 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -52,21 +51,22 @@ _FIRST = """[bold]First steps[/bold]
 This machine itself: provision -i localhost, scan"""
 
 
-def _as_switch(option: Any) -> Any:
-    """Have --help shown as the other switches are, without the type of its value."""
-    if option is not None:
-        option.metavar = ""
-    return option
+def _as_switches(params: list[Any]) -> list[Any]:
+    """Have the help show options that take no value without the type of one."""
+    for option in params:
+        if getattr(option, "is_flag", False) or getattr(option, "count", False):
+            option.metavar = ""
+    return params
 
 
 class _Group(TyperGroup):
-    def get_help_option(self, ctx: Any) -> Any:
-        return _as_switch(super().get_help_option(ctx))
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_switches(super().get_params(ctx))
 
 
 class _Command(TyperCommand):
-    def get_help_option(self, ctx: Any) -> Any:
-        return _as_switch(super().get_help_option(ctx))
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_switches(super().get_params(ctx))
 
 
 app = typer.Typer(
@@ -172,18 +172,12 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "ask_become_pass": (
         Annotated[
-            bool,
-            typer.Option(
-                "-K", "--ask-become-pass", metavar="", rich_help_panel=_HOSTS, help="Ask for the sudo password."
-            ),
+            bool, typer.Option("-K", "--ask-become-pass", rich_help_panel=_HOSTS, help="Ask for the sudo password.")
         ],
         False,
     ),
     "ask_vault_pass": (
-        Annotated[
-            bool,
-            typer.Option("--ask-vault-pass", metavar="", rich_help_panel=_HOSTS, help="Ask for the vault password."),
-        ],
+        Annotated[bool, typer.Option("--ask-vault-pass", rich_help_panel=_HOSTS, help="Ask for the vault password.")],
         False,
     ),
     "vault_id": (
@@ -225,10 +219,7 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "json": (
         Annotated[
-            bool,
-            typer.Option(
-                "--json", metavar="", rich_help_panel=_GLOBAL, help="Print one JSON object; never ask anything."
-            ),
+            bool, typer.Option("--json", rich_help_panel=_GLOBAL, help="Print one JSON object; never ask anything.")
         ],
         False,
     ),
@@ -239,7 +230,6 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
                 "-v",
                 "--verbose",
                 count=True,
-                metavar="",
                 show_default=False,
                 rich_help_panel=_GLOBAL,
                 help="Say more: every fact, choice and package. Repeatable.",
@@ -295,9 +285,9 @@ def command(*examples: str, goes_on: bool = False) -> Callable[[Callable[..., in
     return register
 
 
-def _other_catalog(settings: Settings) -> AbstractContextManager[None]:
+def _other_catalog(settings: Settings) -> contextlib.AbstractContextManager[None]:
     if settings.catalog is None:
-        return nullcontext()
+        return contextlib.nullcontext()
     from provision.catalog import other_catalog
 
     return other_catalog(settings.catalog)
@@ -322,12 +312,7 @@ def _root(ctx: typer.Context, version: bool = False, **values: Any) -> None:
 _VERSION = Annotated[
     bool,
     typer.Option(
-        "--version",
-        metavar="",
-        rich_help_panel=_GLOBAL,
-        help="Print the version.",
-        is_eager=True,
-        callback=_show_version,
+        "--version", rich_help_panel=_GLOBAL, help="Print the version.", is_eager=True, callback=_show_version
     ),
 ]
 _root.__signature__ = _signature(  # type: ignore[attr-defined]
@@ -371,7 +356,7 @@ LOCK = Annotated[
         "--lock", metavar="FILE", help="Install the versions of this lock (default: the one beside the inventory)."
     ),
 ]
-NO_LOCK = Annotated[bool, typer.Option("--no-lock", metavar="", help="Ignore the lock.")]
+NO_LOCK = Annotated[bool, typer.Option("--no-lock", help="Ignore the lock.")]
 
 
 def with_lock(settings: Settings, lock: Path | None, no_lock: bool) -> Settings:

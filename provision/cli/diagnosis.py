@@ -110,7 +110,7 @@ def dossier(
         ),
     ] = None,
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", metavar="", help="Leave out names, addresses, serial numbers and UUIDs.")
+        bool, typer.Option("--anonymous", help="Leave out names, addresses, serial numbers and UUIDs.")
     ] = False,
 ) -> int:
     """Write the report that a vendor asks for when a card is faulty, as one file. Changes nothing.

@@ -46,16 +46,13 @@ def init(
         typer.Option("-o", "--output", metavar="FILE", help="File to write (default: inventory/hosts.yml)."),
     ] = None,
     user: Annotated[str | None, typer.Option("-u", "--user", metavar="NAME", help="User to log in as.")] = None,
-    force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     from_file: Annotated[
         Path | None,
         typer.Option("--from-file", metavar="FILE", rich_help_panel=_SCAN, help="Names in a file, one a line."),
     ] = None,
     from_ssh_config: Annotated[
-        bool,
-        typer.Option(
-            "--from-ssh-config", metavar="", rich_help_panel=_SCAN, help="The hosts that ~/.ssh/config names."
-        ),
+        bool, typer.Option("--from-ssh-config", rich_help_panel=_SCAN, help="The hosts that ~/.ssh/config names.")
     ] = False,
     ssh_config: Annotated[
         Path | None,
@@ -67,7 +64,6 @@ def init(
         bool,
         typer.Option(
             "--from-inventory",
-            metavar="",
             rich_help_panel=_SCAN,
             help="Groups for the hosts of an inventory that you have (-i): a file beside it, not a copy.",
         ),
@@ -76,7 +72,6 @@ def init(
         bool | None,
         typer.Option(
             "--scan/--no-scan",
-            metavar="",
             rich_help_panel=_SCAN,
             help="Read every host, and group hosts by their cards. Default: yes, except for hosts given by name.",
         ),
@@ -119,9 +114,7 @@ def scan(settings: Settings) -> int:
 @command("provision envs", "provision envs -l gpu01 --no-size", "provision envs --json")
 def envs(
     settings: Settings,
-    no_size: Annotated[
-        bool, typer.Option("--no-size", metavar="", help="Do not measure: much faster on slow disks.")
-    ] = False,
+    no_size: Annotated[bool, typer.Option("--no-size", help="Do not measure: much faster on slow disks.")] = False,
 ) -> int:
     """Show every conda and its environments: Python, framework, CUDA, build for GPU or CPU, size. Changes nothing.
 
@@ -147,16 +140,12 @@ class Format(StrEnum):
 )
 def plan(
     settings: Settings,
-    why: Annotated[
-        bool, typer.Option("--why", metavar="", help="Show every reason and every package (as -v).")
-    ] = False,
-    diff: Annotated[
-        bool, typer.Option("--diff", metavar="", help="Show the contents of files that are written.")
-    ] = False,
+    why: Annotated[bool, typer.Option("--why", help="Show every reason and every package (as -v).")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show the contents of files that are written.")] = False,
     format_: Annotated[
         Format, typer.Option("--format", help="markdown: for a ticket or a merge request.")
     ] = Format.text,
-    prune: Annotated[bool, typer.Option("--prune", metavar="", help=_PRUNE)] = False,
+    prune: Annotated[bool, typer.Option("--prune", help=_PRUNE)] = False,
     lock: LOCK = None,
     no_lock: NO_LOCK = False,
 ) -> int:
@@ -197,14 +186,12 @@ _ROLLOUT = "A few hosts at a time"
 )
 def apply(
     settings: Settings,
-    yes: Annotated[bool, typer.Option("-y", "--yes", metavar="", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", metavar="", help="Ansible's check mode: say what would change, change nothing.")
+        bool, typer.Option("--check", help="Ansible's check mode: say what would change, change nothing.")
     ] = False,
-    no_reboot: Annotated[
-        bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
-    ] = False,
-    prune: Annotated[bool, typer.Option("--prune", metavar="", help=_PRUNE)] = False,
+    no_reboot: Annotated[bool, typer.Option("--no-reboot", help="Leave needed reboots to you (exit code 6).")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help=_PRUNE)] = False,
     lock: LOCK = None,
     no_lock: NO_LOCK = False,
     canary: Annotated[
@@ -262,7 +249,7 @@ def apply(
         ),
     ] = None,
     break_lock: Annotated[
-        bool, typer.Option("--break-lock", metavar="", help="Take over the lock of another run on a host.")
+        bool, typer.Option("--break-lock", help="Take over the lock of another run on a host.")
     ] = False,
 ) -> int:
     """Plan, ask, change the hosts that need it, reboot if allowed, then read the hosts again and test the result.
@@ -306,9 +293,7 @@ def verify(
         list[str] | None,
         typer.Option("--check", metavar="PATTERN", help="Only these checks: cuda.nvcc, 'gpu.*'. Repeatable."),
     ] = None,
-    deep: Annotated[
-        bool, typer.Option("--deep", metavar="", help="Test most of each card's memory; measure longer.")
-    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Test most of each card's memory; measure longer.")] = False,
     soak: Annotated[
         str | None,
         typer.Option(
@@ -319,10 +304,7 @@ def verify(
         Path | None, typer.Option("--junit", metavar="FILE", help="Write the results as JUnit XML, for CI.")
     ] = None,
     local: Annotated[
-        bool,
-        typer.Option(
-            "--local", metavar="", help="Check this machine in a second or two: checks that read, and the site's."
-        ),
+        bool, typer.Option("--local", help="Check this machine in a second or two: checks that read, and the site's.")
     ] = False,
     format_: Annotated[
         MonitorFormat,
@@ -391,7 +373,7 @@ def compat(
         str | None, typer.Option("--image-cuda", metavar="12.1", help="CUDA inside a container image.")
     ] = None,
     kernel: Annotated[str | None, typer.Option("--kernel", metavar="6.17", help="The host's kernel.")] = None,
-    mig: Annotated[bool, typer.Option("--mig", metavar="", help="The GPUs are divided (MIG).")] = False,
+    mig: Annotated[bool, typer.Option("--mig", help="The GPUs are divided (MIG).")] = False,
 ) -> int:
     """Answer from the catalog which GPUs, drivers, CUDA versions and frameworks work together, and why. Contacts no host."""
     from provision.commands import compat as command
@@ -438,9 +420,7 @@ def catalog_(
             help="update: a source: python, nvidia, ubuntu, redistrib or gpus, and its folder or https address; may be repeated.",
         ),
     ] = None,
-    yes: Annotated[
-        bool, typer.Option("-y", "--yes", metavar="", help="update: write the difference into --catalog DIR.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="update: write the difference into --catalog DIR.")] = False,
 ) -> int:
     """Review the catalog, or compare it with machine-readable sources. Contacts no host.
 

@@ -18,10 +18,7 @@ def lock(
         typer.Option("-o", "--output", metavar="FILE", help="File to write (default: the inventory's own, beside it)."),
     ] = None,
     update: Annotated[
-        bool,
-        typer.Option(
-            "--update", metavar="", help="Update the lock to the newest versions, and show what changes and why."
-        ),
+        bool, typer.Option("--update", help="Update the lock to the newest versions, and show what changes and why.")
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -123,9 +120,9 @@ def mirror(
             help="Key of an archive of your own, a file here or its fingerprint (default: Ubuntu's own keys).",
         ),
     ] = "",
-    prune: Annotated[bool, typer.Option("--prune", metavar="", help="Remove what the lock no longer needs.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove what the lock no longer needs.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", metavar="", help="Fetch nothing: compare every file with its checksum.")
+        bool, typer.Option("--verify", help="Fetch nothing: compare every file with its checksum.")
     ] = False,
     serve: Annotated[
         str | None,
@@ -176,7 +173,7 @@ def history(
         typer.Argument(metavar="[RUN|HOST]", help="A run: last, or a part of its name. A host or group: what it says."),
     ] = None,
     on_hosts: Annotated[
-        bool, typer.Option("--on-hosts", metavar="", help="Ask the hosts too: they also know runs from other machines.")
+        bool, typer.Option("--on-hosts", help="Ask the hosts too: they also know runs from other machines.")
     ] = False,
     newest: Annotated[int, typer.Option("-n", "--newest", min=1, metavar="N", help="Number of the newest runs.")] = 20,
 ) -> int:

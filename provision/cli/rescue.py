@@ -27,15 +27,12 @@ _SNAPSHOT = re.compile(r"^[0-9]{8}T[0-9]{6}Z(?:-[0-9a-f]{6})?$")
 def rescue(
     settings: Settings,
     hosts: Annotated[list[str] | None, typer.Argument(metavar="HOST...", help="Hosts or groups, as with -l.")] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", metavar="", help="Do not ask.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", metavar="", help="Show what would be done first; change nothing.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done first; change nothing.")] = False,
     stop_holders: Annotated[
         bool,
         typer.Option(
             "--stop-holders",
-            metavar="",
             help="Stop services that hold the kernel modules (a display, DCGM) for a moment, instead of a reboot.",
         ),
     ] = False,
@@ -43,13 +40,11 @@ def rescue(
         bool,
         typer.Option(
             "--purge",
-            metavar="",
             help="The last resort: remove every trace of the driver by exact names, then install by the inventory.",
         ),
     ] = False,
     undo: Annotated[
-        bool,
-        typer.Option("--undo", metavar="", help="Go back to what was there before a rescue, as far as apt allows."),
+        bool, typer.Option("--undo", help="Go back to what was there before a rescue, as far as apt allows.")
     ] = False,
     snapshot: Annotated[
         str | None, typer.Option("--snapshot", metavar="ID", help="Of --undo: which one (default: the newest).")
@@ -58,7 +53,6 @@ def rescue(
         bool,
         typer.Option(
             "--offline-script",
-            metavar="",
             help="Write the same steps as one Python file, for the console of a host that ssh cannot reach. Contacts no host.",
         ),
     ] = False,
@@ -66,11 +60,9 @@ def rescue(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Of --offline-script: where to (default: stdout)."),
     ] = None,
-    no_reboot: Annotated[
-        bool, typer.Option("--no-reboot", metavar="", help="Leave needed reboots to you (exit code 6).")
-    ] = False,
+    no_reboot: Annotated[bool, typer.Option("--no-reboot", help="Leave needed reboots to you (exit code 6).")] = False,
     break_lock: Annotated[
-        bool, typer.Option("--break-lock", metavar="", help="Take over the lock of another run on a host.")
+        bool, typer.Option("--break-lock", help="Take over the lock of another run on a host.")
     ] = False,
 ) -> int:
     """Repair broken hosts with the smallest fixes, round by round, and test the result.

@@ -225,28 +225,36 @@ def _table(shown: Sequence[Line], every: Sequence[str], width: int) -> Table:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold", ratio=1)
     table.add_column(overflow="fold", max_width=max(16, width * 35 // 100))
-    before_hosts: list[str] = []
+    for line, where in zip(shown, _places(shown, every), strict=True):
+        style = "dim" if not line.sign else "bold red" if line.sign == "-" else ""
+        cell = text(line.value, styles=(style,))
+        for number, (part, loss) in enumerate(counted(line)):
+            cell.append(", " if number else "  " * bool(line.value)).append(part, "bold red" if loss else "dim")
+        before = Text(f"  {line.sign}" if line.sign else "", style=_SIGNS[line.sign])
+        table.add_row(before, Text(line.what, style="" if line.sign else "dim"), cell, Text(where, style="cyan"))
+    return table
+
+
+def _places(shown: Sequence[Line], every: Sequence[str]) -> Iterator[str]:
+    """Return for each line its hosts; many that were named before are ``the same`` as above, or ``as containers (19)``."""
+    before: list[str] = []
     times = Counter(line.what for line in shown)
     named: dict[tuple[str, ...], str] = {}
     # Where most lines are about all hosts, these go without saying.
     everywhere = [set(line.hosts) == set(every) for line in shown]
     alike = sum(everywhere) * 2 > len(shown)
     for line, whole in zip(shown, everywhere, strict=True):
-        style = "dim" if not line.sign else "bold red" if line.sign == "-" else ""
-        cell = text(line.value, styles=(style,))
-        for number, (part, loss) in enumerate(counted(line)):
-            cell.append(", " if number else "  " * bool(line.value)).append(part, "bold red" if loss else "dim")
-        before = Text(f"  {line.sign}" if line.sign else "", style=_SIGNS[line.sign])
         where = ("" if alike else "all") if whole else among(line.hosts, every)
         if len(where) > _LONG:
             known = named.get(tuple(line.hosts))
             if times[line.what] == 1:
                 named.setdefault(tuple(line.hosts), line.what)
-            again = "the same" if line.hosts == before_hosts else f"as {known} ({len(line.hosts)})" if known else ""
-            where = again or where
-        before_hosts = line.hosts
-        table.add_row(before, Text(line.what, style="" if line.sign else "dim"), cell, Text(where, style="cyan"))
-    return table
+            if line.hosts == before:
+                where = "the same"
+            elif known:
+                where = f"as {known} ({len(line.hosts)})"
+        before = line.hosts
+        yield where
 
 
 def among(names: Sequence[str], every: Sequence[str]) -> str:

@@ -141,14 +141,13 @@ def proven(checks: Mapping[str, Sequence[Check]]) -> Iterable[RenderableType]:
             if check.not_run:
                 codes = reasons.setdefault("; ".join(map(_shortly, check.not_run)), {})
                 codes.setdefault(check.code, []).append(host)
-    rest = [
-        "; ".join(
+    rest = []
+    for reason, of_reason in reasons.items():
+        where = [
             ", ".join(codes) + (f" on {format_hosts(names)}" if names != list(read) else "")
             for codes, names in grouped(of_reason.items(), lambda names: names)
-        )
-        + f" ({reason})"
-        for reason, of_reason in reasons.items()
-    ]
+        ]
+        rest.append(f"{'; '.join(where)} ({reason})")
     yield text(
         f"proven: {plural(passed, 'check')}", f"; not run: {'; '.join(rest)}" if rest else "", styles=("bold", "")
     )
