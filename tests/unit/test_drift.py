@@ -74,6 +74,8 @@ def test_drift(case, tmp_path):
         ({"gpus/1": {"device": "2204"}}, "hardware.card_other"),
         ({"smi/gpus/0": {"mig": "Enabled"}}, "hardware.mig"),
         ({"kernels": {"running": "6.8.0-45-generic", "next": "6.8.0-45-generic"}}, "boot.kernel"),
+        ({"apt/sources/+": {"file": "/etc/apt/sources.list.d/mine.list", "uris": ["http://x.test"]}}, "sources.added"),
+        ({"apt/sources": []}, "sources.gone"),
     ],
 )
 def test_what_is_of_one_host_is_accepted_by_the_lock_alone(change, code, tmp_path):
