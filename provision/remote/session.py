@@ -40,6 +40,11 @@ _FIND_PYTHON = (
 _PATH = re.compile(r"/[A-Za-z0-9._/+-]{1,200}")
 # One for the whole process: the frames are then the same for every host and made once.
 TOKEN = "gpu-provision-" + secrets.token_hex(8)
+# Programs that end what takes too long by themselves, and say it better: apt's refresh of the lists has 300 s there.
+_AT_LEAST = {"apt.query": 360.0}
+_HINTS = {
+    "apt.query": "does a repository or a name server of that host not answer? apt-get update there says which one it waits for"
+}
 # A host that sends while we send is listened to in between: it may wait for that.
 _SEND_SECONDS = 0.1
 
@@ -52,7 +57,8 @@ class Session(Protocol):
     def call(self, module: str, args: dict[str, Any], *, timeout: float = 60) -> Any:
         """Run ``plugins/module_utils/<module>.py``'s main(args) on the host and return its result.
 
-        timeout counts from now to the answer, whether the host is silent or not, and is longer while this machine is busy.
+        timeout counts from now to the answer, whether the host is silent or not, and is longer while this machine is busy, and
+        for a program that ends by itself what takes too long (apt.query).
         UnreachableError: no session (network, host key, login, sudo). HostFailedError: it failed, took too long (host.timeout)
         or sent no answer (host.bad_answer).
         """
@@ -92,7 +98,7 @@ class ProgramSession:
         if self._broken is not None:
             # a caller that cleans up after a failure sees the failure, not its echo
             raise self._broken
-        timeout = load.stretched(timeout)
+        timeout = load.stretched(max(timeout, _AT_LEAST.get(module, 0)))
         deadline = time.monotonic() + timeout
         try:
             answer = self._ask(module, args, timeout, deadline)
@@ -106,7 +112,7 @@ class ProgramSession:
                     f"no answer from the program on the host within {timeout:.0f} s ({module})",
                     host=self.host.name,
                     because=[load.described()],
-                    hint="is the host overloaded, or does a disk or a GPU command hang there?",
+                    hint=_HINTS.get(module, "is the host overloaded, or does a disk or a GPU command hang there?"),
                 )
             ) from error
         except answers.BadAnswer as error:

@@ -170,6 +170,17 @@ def test_the_deadline_counts_for_a_host_that_trickles(session, body):
     assert time.monotonic() - begun < 20
 
 
+def test_a_program_that_ends_by_itself_is_waited_for(session, monkeypatch):
+    """apt has 300 s for its lists: a name server that does not answer takes a good minute of them, and is not an idle host."""
+    assert session("ready()\ntime.sleep(3)\nanswer({'ok': True, 'result': {'a': 1}})").call(
+        "apt.query", {}, timeout=1
+    ) == {"a": 1}
+    monkeypatch.setattr("provision.remote.session._AT_LEAST", {})
+    with pytest.raises(HostFailedError) as caught:
+        session("ready()\ntime.sleep(9)").call("apt.query", {}, timeout=1)
+    assert "name server" in caught.value.issue.hint
+
+
 @pytest.mark.parametrize("noise", ["sys.stderr.buffer.write(b'e' * 4096)", "say(b'o' * 4096)"])
 def test_a_host_that_talks_and_does_not_listen(session, noise):
     """What we send fills every pipe, what it sends too: neither waits for the other."""

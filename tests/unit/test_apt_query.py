@@ -287,3 +287,20 @@ def test_where_versions_are_from_without_asking_for_every_name(versions, candida
             "versions": [dict(zip(("version", "priority", "where"), row, strict=True)) for row in rows],
         }
     }
+
+
+def test_new_sources_share_the_time_of_one_refresh(monkeypatch):
+    clock, given = [0.0], []
+    monkeypatch.setattr(apt_query, "lists_age", lambda: 0.0)
+    monkeypatch.setattr(apt_query, "_has_lists", lambda *_: False)
+    monkeypatch.setattr(apt_query, "_own_file", lambda *_: "/x")
+    monkeypatch.setattr(apt_query.time, "monotonic", lambda: clock[0])
+
+    def update(argv, timeout, errors):
+        given.append(timeout)
+        clock[0] += 200
+        return []
+
+    monkeypatch.setattr(apt_query, "_update", update)
+    assert apt_query._refresh("/w", "/c", [{}, {}, {}], "if_stale", 21600, 300, []) == (True, [])
+    assert given == [300, 100, 10]

@@ -274,13 +274,15 @@ def _refresh(work, config, sources, refresh, max_age_s, timeout, errors):
     problems = []
     if only_ours:
         missing = [spec for spec in sources if not _has_lists(work, spec)]
+        # the caller waits for all of them
+        end = time.monotonic() + timeout
         for spec in missing:
             only = [
                 "Dir::Etc::sourcelist=" + _own_file(work, spec),
                 "Dir::Etc::sourceparts=-",
                 "APT::Get::List-Cleanup=0",
             ]
-            problems += _update(argv + apt_common.option_args(only), timeout, errors)
+            problems += _update(argv + apt_common.option_args(only), max(10, end - time.monotonic()), errors)
         return bool(missing), problems
     return True, _update(argv, timeout, errors)
 

@@ -60,6 +60,8 @@ shift
         ldconfig -p | grep -q "$(basename "$library")" || cp "$library" /usr/local/lib/
     done
     ldconfig
+    # Hosts ask this machine's name server, and where that is out of reach apt waits ten seconds for each name.
+    echo nameserver 127.0.0.1 >/etc/resolv.conf
     # not used where LAB_ROOTFS is set, but asked for
     command -v debootstrap >/dev/null || ln -s /bin/false /usr/local/bin/debootstrap
 }
