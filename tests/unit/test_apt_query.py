@@ -291,7 +291,7 @@ def test_where_versions_are_from_without_asking_for_every_name(versions, candida
 
 def test_new_sources_share_the_time_of_one_refresh(monkeypatch):
     clock, given = [0.0], []
-    monkeypatch.setattr(apt_query, "lists_age", lambda: 0.0)
+    monkeypatch.setattr(apt_query, "lists_are_current", lambda age: True)
     monkeypatch.setattr(apt_query, "_has_lists", lambda *_: False)
     monkeypatch.setattr(apt_query, "_own_file", lambda *_: "/x")
     monkeypatch.setattr(apt_query.time, "monotonic", lambda: clock[0])

@@ -39,7 +39,7 @@ def test_what_it_makes_of_a_host(case: dict[str, Any], tmp_path: Path) -> None:
     codes = [code for code, _ in found.findings() if code != "disk.boot_full"]
     right = "now" if found.right_now() else "disk" if found.right_on_disk() else False
     assert (sorted(codes), right) == (sorted(wanted["findings"]), wanted["right"])
-    for name, value in (("outside", found.outside), ("elsewhere", found.elsewhere())):
+    for name, value in (("outside", found.outside), ("elsewhere", found.elsewhere()), ("lost", found.lost)):
         assert value == wanted.get(name, value)
 
 
@@ -97,6 +97,7 @@ def packages(
         driver=installed,
         core=[p.name for p in installed],
         locked=sorted(p.name for p in installed),
+        lost=host.get("lost", []),
         has_dkms=any("dkms" in p.name for p in installed),
         packages=installed,
         facts={"gpus": [{"device": device} for device in host.get("devices", ["2330"])]},
@@ -149,6 +150,13 @@ SIGNED = f"linux-modules-nvidia-580-open-{KERNEL}"
             None,
             {"installed": {"nvidia-utils-570": "1", "nvidia-dkms-570-open": "1"}},
             ["nvidia-dkms-570-open", "nvidia-utils-570"],
+            "newest version",
+        ),
+        (
+            {},
+            None,
+            {"installed": {"nvidia-dkms-570-open": "1"}, "lost": ["libnvidia-compute-570"], "series": "570"},
+            ["nvidia-dkms-570-open", "libnvidia-compute-570"],
             "newest version",
         ),
         (

@@ -102,8 +102,8 @@ def candidates(
     sources: dicts with name, uris, suites, components, architectures, key (armored or base64), key_url,
     fingerprint; a source of the host for the same repository steps back. omit: [{"file", "line"}] of the host's
     sources to leave out. patterns: regular expressions that names must match from start to end. refresh:
-    ``if_stale`` fetches lists older than max_age_s and those of new sources; the host's own lists are used
-    otherwise, and unchanged ones are not fetched again. environment: the proxy (see proxies.within), for the keys' downloads
+    ``if_stale`` fetches lists that are older than max_age_s or than the host's sources, and those of our new sources; the
+    host's own lists are used otherwise, and unchanged ones are not fetched again. environment: the proxy (see proxies.within), for the keys' downloads
     and for apt, where it goes before the host's own configuration. alone: the host's own sources do not count. session: see
     main.
 
@@ -268,8 +268,7 @@ def _refresh(work, config, sources, refresh, max_age_s, timeout, errors):
         raise AptError("apt.usage", "refresh must be if_stale, always or never, not %r" % refresh)
     if refresh == "never":
         return False, []
-    age = lists_age()
-    only_ours = refresh == "if_stale" and age is not None and age <= max_age_s
+    only_ours = refresh == "if_stale" and lists_are_current(max_age_s)
     argv = ["apt-get", "-c", config] + apt_common.option_args() + ["update"]
     problems = []
     if only_ours:

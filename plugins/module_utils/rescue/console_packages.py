@@ -58,7 +58,7 @@ class Packages(object):
         if decided["wanted"]:
             names, why = decided["wanted"], "the versions that are known to be right here"
         elif state.core and not gone:
-            names, why = state.locked, "the newest version that apt has of each"
+            names, why = state.locked + state.lost, "the newest version that apt has of each"
         elif decided["series"]:
             names, why = self.top(series), "what the inventory asks for"
         elif self.before:

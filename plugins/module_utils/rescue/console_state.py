@@ -12,7 +12,7 @@ import os
 import re
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
-from ansible_collections.gpu.provision.plugins.module_utils.apt import dpkg_logs
+from ansible_collections.gpu.provision.plugins.module_utils.apt import dpkg_logs, dpkg_state
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names, host_tree
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import purge as rescue_purge
@@ -73,6 +73,10 @@ class State(object):
         self.versions = sorted({driver_names.upstream(p.version) for p in locked if p.version})
         # Companions (libxnvctrl0, nvidia-settings) and the fabric's programs alone make no driver.
         self.core = [p.name for p in self.driver if _makes_a_driver(p.name)]
+        # What these need, and a removal by force took: apt brings it only where it is named.
+        unmet = [row for row in dpkg_state.unmet(dpkg_state.read(self.tree)[0]) if rescue_purge.is_ours(row["name"])]
+        needed = {re.split(r"[ :(|]", row["needs"], maxsplit=1)[0] for row in unmet if row["found"] is None}
+        self.lost = sorted(filter(rescue_purge.is_ours, needed))
         self.has_dkms = any(p.name.startswith("nvidia-dkms") for p in self.driver)
 
     def _library(self):
@@ -219,6 +223,9 @@ class State(object):
         found = []
         if not self.library and self.outside:
             found.append(("driver.library_missing", "no library of the driver is in the loader's folders"))
+        elif not self.library and self.core:
+            text = "packages of the driver are there, its libraries are not: %s"
+            found.append(("driver.library_missing", text % (" ".join(self.lost) or "removed by hand")))
         elif not self.library:
             found.append(("driver.missing", "no driver is installed"))
         elif self.module is None:
