@@ -134,6 +134,8 @@ class BootDiagnostics(Answer):
     log_from: list[Line] = Field(default_factory=list)
     errors: KernelErrors = Field(default_factory=KernelErrors)
     modules: list[ModuleRow] = Field(default_factory=list)
+    # the running kernel's nvidia.ko is as it was before this boot; None: not known
+    module_before_boot: bool | None = None
     # nvidia_uvm.uvm_disable_hmm -> Y
     parameters: dict[Name, Line] = Field(default_factory=dict)
     dkms: list[DkmsTree] = Field(default_factory=list)

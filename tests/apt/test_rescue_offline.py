@@ -90,7 +90,7 @@ def test_looks_and_changes_nothing(host: Root) -> None:
     hold_absent(host, "libnvidia-gl-570")
     before, state = host.read("/var/lib/dpkg/status"), names_of_state(host)
     said = run(host, "--look", rc=3)
-    assert "holds.not_installed" in said and "driver.missing" in said, said
+    assert "holds.not_installed" in said and "driver.library_missing" in said, said
     dry = run(host, "--dry-run", rc=0)
     assert "Nothing was changed." in dry
     assert names_of_state(host) == state and not (host.path / "ran").exists()

@@ -14,7 +14,12 @@ from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnos
 from tests.unit import trees
 
 TABLE = yaml.safe_load((Path(__file__).parents[1] / "cases/boot_diagnostics.yml").read_text(encoding="utf-8"))
-PROBED = {"host": {"systemd": True, "container": None}}
+RUNNING = "6.8.0-45-generic"
+PROBED = {
+    "host": {"systemd": True, "container": None},
+    "kernels": {"running": RUNNING},
+    "module": {"on_disk": [{"kernel": "6.8.0-1", "path": "/b.ko"}, {"kernel": RUNNING, "path": "/a.ko"}]},
+}
 
 
 @pytest.mark.parametrize("case", TABLE["log"], ids=[case["line"][:40] for case in TABLE["log"]])
@@ -36,6 +41,16 @@ def test_only_this_boot_counts():
     lines = ["a Linux version 1", "old", "b Linux version 2", "new"]
     assert boot_diagnostics.this_boot(lines) == ["b Linux version 2", "new"]
     assert boot_diagnostics.this_boot(["no start in sight"]) == ["no start in sight"]
+
+
+@pytest.mark.parametrize(("booted", "before"), [(-60, False), (60, True)])
+def test_a_module_that_was_there_before_this_boot(tmp_path, monkeypatch, booted, before):
+    (tmp_path / "a.ko").touch()
+    tree = HostTree(str(tmp_path))
+    assert boot_diagnostics.read_module_before_boot(tree, PROBED) is None, "a recorded host has other times"
+    monkeypatch.setattr(boot_diagnostics, "read_start", lambda _: (tmp_path / "a.ko").stat().st_ctime + booted)
+    assert boot_diagnostics.read_module_before_boot(tree, PROBED) is before
+    assert boot_diagnostics.read_module_before_boot(tree, {**PROBED, "kernels": {"running": "6.9"}}) is None
 
 
 def read(root, run=None, **tree):
@@ -89,7 +104,7 @@ def test_failed_units_and_why(tmp_path):
 
 def test_without_systemd_units_are_not_known(tmp_path):
     tree = HostTree(str(trees.build(tmp_path, {})))
-    assert boot_diagnostics.read(tree, {"host": {"systemd": False, "container": None}}, None)["failed_units"] is None
+    assert boot_diagnostics.read(tree, {**PROBED, "host": {"systemd": False, "container": None}}, None)["failed_units"] is None
 
 
 def test_a_file_in_etc_hides_its_namesake(tmp_path):

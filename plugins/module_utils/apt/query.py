@@ -102,10 +102,10 @@ def candidates(
     sources: dicts with name, uris, suites, components, architectures, key (armored or base64), key_url,
     fingerprint; a source of the host for the same repository steps back. omit: [{"file", "line"}] of the host's
     sources to leave out. patterns: regular expressions that names must match from start to end. refresh:
-    ``if_stale`` fetches lists that are older than max_age_s or than the host's sources, and those of our new sources; the
-    host's own lists are used otherwise, and unchanged ones are not fetched again. environment: the proxy (see proxies.within), for the keys' downloads
-    and for apt, where it goes before the host's own configuration. alone: the host's own sources do not count. session: see
-    main.
+    ``if_stale`` fetches lists that are older than max_age_s or than the host's sources, and those of our new
+    sources; the host's own lists are used otherwise, and unchanged ones are not fetched again. environment: the
+    proxy (see proxies.within), for the keys' downloads and for apt, where it goes before the host's own
+    configuration. alone: the host's own sources do not count. session: see main.
 
     Returns {"workdir", "packages": {name: [version dicts, newest first]}, "refreshed", "errors": [text],
     "problems": [what parse_update_errors says]}. ``simulate`` takes the workdir over and removes it.

@@ -81,6 +81,7 @@ def read(tree, facts, run=None):
         "clock_synchronised": clock_synchronised() if tree.live else None,
         "errors": read_errors(tree, ask, lines),
         "modules": read_modules(tree),
+        "module_before_boot": read_module_before_boot(tree, facts),
         "parameters": read_parameters(tree),
         "dkms": read_dkms(tree),
         "dkms_others": [row for row in read_dkms(tree, ours=False) if row["make_error"] and row["make_kernel"]],
@@ -218,10 +219,7 @@ def read_errors(tree, ask, lines):
     """provision.facts.diagnostics.KernelErrors: errors of the GPUs in these lines and in the journal of two weeks, and of the
     fabric."""
     now = time.time() if tree.live else None
-    try:
-        started = now - float((tree.word("/proc/uptime") or "").split()[0])
-    except (TypeError, ValueError, IndexError):
-        started = None
+    started = read_start(tree)
     answer = ask(kernel_errors.JOURNAL)
     text = answer[1] if answer is not None and answer[0] == 0 else ""
     earlier, journal, fabric = kernel_errors.of_journal(text, tree.word("/proc/sys/kernel/random/boot_id") or "")
@@ -232,6 +230,22 @@ def read_errors(tree, ask, lines):
         "lines": [{"boot": boot, "when": when, "text": _plain(text)} for boot, when, text in found],
         "fabric": [{"boot": boot, "when": when, "text": text} for boot, when, text in fabric],
     }
+
+
+def read_start(tree):
+    """When the kernel started, in seconds since 1970; None on a recorded host."""
+    try:
+        return time.time() - float((tree.word("/proc/uptime") or "").split()[0]) if tree.live else None
+    except (ValueError, IndexError):
+        return None
+
+
+def read_module_before_boot(tree, facts):
+    """True where the running kernel's nvidia.ko has not changed since before this boot: what was loaded is another file then."""
+    running = facts["kernels"]["running"]
+    paths = [row["path"] for row in facts["module"]["on_disk"] if row["kernel"] == running]
+    found, started = tree.stat(paths[0]) if paths else None, read_start(tree)
+    return None if found is None or started is None else found.st_ctime < started
 
 
 def this_boot(lines):

@@ -58,9 +58,15 @@ def _stale_module(case: Case) -> Iterator[Found]:
         repair = queries.reboot("reboot when the work on the GPUs has ended: the modules are in use")
     else:
         repair = Repair(action="module.reload", words=_HOLDERS)
+    why, first = "it was updated and not loaded since", []
+    if queries.boot(case).module_before_boot:
+        why = "this boot took the older one from its initramfs"
+        text = f"build the initramfs of {running} again (update-initramfs -u -k {running}), or each boot loads the older module"
+        first = [Repair(action="initramfs.build", words=text, args={"kernels": [running]})]
     yield Found(
-        f"the loaded module is {loaded.version}, everything on the disk is {disk}: it was updated and not loaded since",
+        f"the loaded module is {loaded.version}, everything on the disk is {disk}: {why}",
         evidence,
+        *first,
         repair,
         reboot=repair.action == "reboot",
     )
