@@ -104,7 +104,10 @@ def test_failed_units_and_why(tmp_path):
 
 def test_without_systemd_units_are_not_known(tmp_path):
     tree = HostTree(str(trees.build(tmp_path, {})))
-    assert boot_diagnostics.read(tree, {**PROBED, "host": {"systemd": False, "container": None}}, None)["failed_units"] is None
+    assert (
+        boot_diagnostics.read(tree, {**PROBED, "host": {"systemd": False, "container": None}}, None)["failed_units"]
+        is None
+    )
 
 
 def test_a_file_in_etc_hides_its_namesake(tmp_path):
