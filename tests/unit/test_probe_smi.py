@@ -115,6 +115,18 @@ def test_path_order(tmp_path, monkeypatch):
     assert smi.find(HostTree(str(root))) == "/usr/bin/nvidia-smi"
 
 
+def test_device_nodes_are_those_that_nvidia_smi_leaves(tmp_path):
+    """NVIDIA's own, started by root, makes the nodes that are missing: those of the cards at once, nvidia-uvm seconds later."""
+    root = trees.build(tmp_path / "host", {"base": "h100x1"})
+    (root / "dev/nvidia-uvm").unlink()
+
+    def run(argv, timeout):
+        trees.write(root, "/dev/nvidia-uvm", "")
+        return 6, "No devices were found\n", ""
+
+    assert "/dev/nvidia-uvm" in probe_facts.collect(root=str(root), run=run)["devices"]
+
+
 def test_nothing_is_started_for_a_recorded_host(tmp_path, monkeypatch):
     root = trees.build(tmp_path / "host", {"base": "h100x1"})
     monkeypatch.setattr(os, "posix_spawn", None)

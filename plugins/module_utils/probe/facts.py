@@ -190,6 +190,8 @@ def collect_all(root="/", run=None, smi_timeout=SMI_TIMEOUT, conda_prefixes=(), 
         query.abandon()
         raise
     facts["smi"] = query.result()
+    # After it: as root it makes the nodes that are missing, /dev/nvidia-uvm last.
+    facts["devices"] = ["/dev/" + name for name in tree.names("/dev") if name.startswith("nvidia")]
     facts["unreadable"] = sorted(tree.unreadable)
     return facts
 
@@ -233,7 +235,6 @@ def _collect(tree, conda_prefixes):
         "secure_boot": secure_boot,
         "reboot_required": part("reboot_required", read_reboot_required),
         "gpu_users": gpu_users,
-        "devices": ["/dev/" + name for name in tree.names("/dev") if name.startswith("nvidia")],
         "services": part("services", read_services, host["systemd"]),
         "own_files": part("own_files", _read_own_files, cuda),
         "modprobe": {"blacklisted": blacklist["names"]},

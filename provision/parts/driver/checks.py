@@ -142,8 +142,9 @@ def wanted_version(facts: Facts, expect: Expect) -> Check:
     return passed(" ".join(filter(None, [loaded.version, loaded.flavour])), evidence)
 
 
-# Exit codes of nvidia-smi (its manual) that say what is wrong with a card.
+# Exit codes of nvidia-smi (its manual) that say what is wrong with a card; 6 as NVIDIA's module and a dead card give it.
 _SMI_ENDS = {
+    6: "the driver is loaded and can initialise none of the cards: provision diagnose names the cause",
     8: "power cables of a card are not attached: switch the machine off and check them",
     10: "the kernel reports problems with a card's interrupts: dmesg; BIOS settings of the slot",
     14: "a card's InfoROM is damaged: power cycle; where it stays so, the card needs replacing",
