@@ -279,8 +279,8 @@ def clock_synchronised():
 
 
 def _plain(line):
-    """A line of a log without what stands before the kernel's words."""
-    return _SECONDS.sub("", _STAMP.sub("", line)).rstrip()
+    """A line of a log without what stands before the kernel's words: NVIDIA's module breaks its messages, and indents the rest."""
+    return _SECONDS.sub("", _STAMP.sub("", line)).strip()
 
 
 def _tail(tree, path):
