@@ -40,10 +40,12 @@ class Guest:
         *,
         backing: Path | None = None,
         cards: str = "H100 x2",
+        card: type[Card] = Card,
         secure_boot: bool = False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.disk, self.spec = folder, disk, HostSpec(name="gpuhost", gpus=[cards] if cards else [])
+        self.card = card
         self.image, self.console = folder / "disk.qcow2", folder / "console.log"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -82,7 +84,7 @@ class Guest:
     def start(self, *arguments: str) -> None:
         """Switch on, and come back at once."""
         machine = self.spec.machine()
-        cards = [Card(0x10DE, int(gpu["device"], 16), int(gpu["class"], 16)) for gpu in machine["gpus"]]
+        cards = [self.card(0x10DE, int(gpu["device"], 16), int(gpu["class"], 16)) for gpu in machine["gpus"]]
         command = [
             *("qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max", "-smp", "2"),
             *("-machine", f"q35,memory-backend=memory,smm={'on' if self.variables else 'off'}", "-m", MEMORY),
