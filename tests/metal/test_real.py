@@ -43,7 +43,7 @@ def card(base, own, tmp_path_factory):
 def shown(guest, *commands):
     """Run each as root and print it with its output, as a screen has it; output and exit code of the last."""
     for command in commands:
-        done = guest.run(f"{command} 2>&1", check=False)
+        done = guest.run(f"{{ {command}\n}} 2>&1", check=False)
         print(f"# {command}\n{done.stdout.rstrip()}\n({done.rc})")
     return done.stdout, done.rc
 
