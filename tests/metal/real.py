@@ -92,7 +92,7 @@ def real(disk: Disk) -> Real:
     """The two versions, built where this recipe has not been built for this kernel before: some five minutes."""
     kernel = disk.kernels[0]
     folder = CACHE / "metal" / f"real-{fingerprint_of(extra=_script(kernel))}"
-    with repos.locked("metal"):
+    with repos.locked("metal-real"):
         if not (folder / "versions.json").exists():
             say(f"building NVIDIA's modules for {kernel} in {folder}: some five minutes")
             shutil.rmtree(folder, ignore_errors=True)
