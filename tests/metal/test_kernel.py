@@ -58,13 +58,14 @@ def test_it_is_rescued_without_another_boot(updated):
     guest, command, archive = updated
     _, new = guest.disk.kernels
     booted = guest.boot_id()
+    # The lists of the host are minutes old and do not have them.
     archive.publish_modules(new)
-    guest.run("apt-get update -qq")
     done = command.host("rescue", "--yes")
     assert done["status"] == "rescued", done
     assert guest.boot_id() == booted
     assert guest.ssh("nvidia-smi -L").stdout.count("GPU ") == 2
     assert set(driver_packages(guest)) <= holds(guest)
+    assert not [name for name in driver_packages(guest) if "dkms" in name]
     command.run("verify")
 
 
@@ -75,9 +76,7 @@ def test_the_kernel_that_grub_will_start_is_the_one_that_is_judged(updated, how)
     guest, command, _ = updated
     old, new = guest.disk.kernels
     title = f"Advanced options for Ubuntu>Ubuntu, with Linux {old}"
-    guest.run(
-        "sed -i s/^GRUB_DEFAULT=.*/GRUB_DEFAULT=saved/ /etc/default/grub; update-grub 2>&1; rm -f /lib/modules/*/x"
-    )
+    guest.run("sed -i s/^GRUB_DEFAULT=.*/GRUB_DEFAULT=saved/ /etc/default/grub; update-grub 2>&1")
     guest.run(f"grub-set-default 0; grub-{'set-default' if how == 'saved' else 'reboot'} '{title}'")
     assert command.host("plan")["status"] == "converged"
     # The module of the kernel that starts next is gone: that is what matters, whatever the newest kernel has.
