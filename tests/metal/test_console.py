@@ -15,7 +15,10 @@ pytestmark = pytest.mark.metal
 def test_a_host_that_does_not_come_back_is_said_so(held, start):
     guest, command = start(backing=held.image)
     # Nothing to install and a reboot to do: nouveau has the cards again.
-    guest.run("modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia; insmod $(modinfo -n nouveau)")
+    guest.run(
+        "set -e; systemctl stop nvidia-persistenced; modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia_peermem nvidia;"
+        "insmod $(modinfo -n nouveau)"
+    )
     # As a wrong entry of GRUB's does it: the kernel finds no root file system and waits for a person.
     guest.run("sed -i 's/root=UUID=[0-9a-f-]*/root=UUID=gone/' /boot/grub/grub.cfg; sync")
     done = command.json("apply", "--yes", "-e", "nvidia_driver_reboot_timeout=180", rc=4)
