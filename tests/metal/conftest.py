@@ -17,6 +17,7 @@ import pytest
 
 from tests.faults.conftest import ROOT
 from tests.faults.conftest import Command as OnLab
+from tests.lab import repos
 
 from .archive import Archive
 from .disk import Disk, disk
@@ -73,26 +74,28 @@ def archive(base: Disk, tmp_path: Path) -> Iterator[Archive]:
 def held(base: Disk, tmp_path_factory: pytest.TempPathFactory) -> Held:
     """From nothing to a held driver, once for a state of the product; the disk is then a backing file that nobody writes to."""
     kept = base.folder / f"held-{product()}"
-    if not (kept / "seen.json").exists():
-        for old in base.folder.glob("held-*"):
-            shutil.rmtree(old)
-        folder = tmp_path_factory.mktemp("held")
-        archive, guest = Archive(folder / "archive", base), Guest(kept, base)
-        command = Command(guest, folder / "state")
-        try:
-            print(f"first boot: {guest.boot():.0f} s")
-            guest.use(archive)
-            boots, modules = [guest.boot_id()], [sorted(guest.modules())]
-            plan, applied = command.host("plan", rc=2), command.host("apply", "--yes")
-            boots, modules = [*boots, guest.boot_id()], [*modules, sorted(guest.modules())]
-            guest.off()
-        finally:
-            guest.cut()
-            archive.close()
-        (kept / "seen.json").write_text(
-            json.dumps({"plan": plan, "applied": applied, "boots": boots, "modules": modules})
-        )
+    with repos.locked("metal-held"):
+        if not (kept / "seen.json").exists():
+            _hold(kept, base, tmp_path_factory.mktemp("held"))
     return Held(kept / "disk.qcow2", **json.loads((kept / "seen.json").read_text()))
+
+
+def _hold(kept: Path, base: Disk, folder: Path) -> None:
+    for old in base.folder.glob("held-*"):
+        shutil.rmtree(old)
+    archive, guest = Archive(folder / "archive", base), Guest(kept, base)
+    command = Command(guest, folder / "state")
+    try:
+        print(f"first boot: {guest.boot():.0f} s")
+        guest.use(archive)
+        boots, modules = [guest.boot_id()], [sorted(guest.modules())]
+        plan, applied = command.host("plan", rc=2), command.host("apply", "--yes")
+        boots, modules = [*boots, guest.boot_id()], [*modules, sorted(guest.modules())]
+        guest.off()
+    finally:
+        guest.cut()
+        archive.close()
+    (kept / "seen.json").write_text(json.dumps({"plan": plan, "applied": applied, "boots": boots, "modules": modules}))
 
 
 def product() -> str:

@@ -183,6 +183,10 @@ class Guest:
         """Names of the loaded modules of the cards."""
         return set(self.ssh("lsmod | cut -d' ' -f1 | grep -E '^(nvidia|nouveau)' || true").stdout.split())
 
+    def module_version(self) -> str:
+        """Version of the nvidia module that is loaded; empty without one."""
+        return self.ssh("cat /sys/module/nvidia/version", check=False).stdout.strip()
+
     def use(self, archive: Any) -> None:
         """Point apt at a package server of this machine, and tell the stand-ins what the cards are called."""
         machine = self.spec.machine()

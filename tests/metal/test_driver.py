@@ -11,7 +11,6 @@ from .disk import VERSIONS
 from .test_kernel import APT, codes
 
 pytestmark = pytest.mark.metal
-MODULE_VERSION = "cat /sys/module/nvidia/version"
 
 
 @UNFINISHED
@@ -20,7 +19,7 @@ def test_a_driver_that_moved_under_its_module_is_reloaded_without_a_reboot(held,
     archive.publish_driver()
     guest.run(f"apt-mark unhold $(apt-mark showhold) >/dev/null; apt-get update -qq; {APT} dist-upgrade")
     booted = guest.boot_id()
-    assert guest.ssh(MODULE_VERSION).stdout.strip() == VERSIONS[0]
+    assert guest.module_version() == VERSIONS[0]
     failed = guest.ssh("nvidia-smi", check=False)
     assert failed.rc == 18 and "version mismatch" in failed.stdout
     assert "driver.stale_module" in codes(command, 3)
@@ -28,7 +27,7 @@ def test_a_driver_that_moved_under_its_module_is_reloaded_without_a_reboot(held,
     done = command.host("rescue", "--yes")
     assert (done["status"], done["reboots"]) == ("rescued", 0), done
     assert guest.boot_id() == booted
-    assert guest.ssh(MODULE_VERSION).stdout.strip() == VERSIONS[1]
+    assert guest.module_version() == VERSIONS[1]
     assert guest.ssh("nvidia-smi -L").stdout.count("GPU ") == 2
     assert set(driver_packages(guest)) <= holds(guest)
 

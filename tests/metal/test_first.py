@@ -16,7 +16,7 @@ def test_from_nothing_to_a_held_driver_and_then_nothing_more(held, start):
 
     guest, command = start(backing=held.image)
     assert guest.ssh("nvidia-smi -L").stdout.count("GPU ") == 2
-    assert guest.ssh("cat /sys/module/nvidia/version").stdout.strip() == "580.126.20"
+    assert guest.module_version() == "580.126.20"
     assert "driver in use: nvidia" in guest.ssh("lspci -k -d 10de:").stdout
     assert "SIMULATED stand-in" in guest.run("dmesg").stdout
     initramfs = guest.run("lsinitramfs /boot/initrd.img-$(uname -r)").stdout
