@@ -29,8 +29,8 @@ def test_a_boot_without_room(held, start, archive):
     assert "disk.boot_full" in codes(command, 3)
     done = command.json("apply", "--yes", "-e", "nvidia_driver_update=true", rc=1)
     (error,) = done["errors"]
-    print(error["code"], error["message"], error["hint"])
-    assert "/boot" in error["message"] and driver_packages(guest) == before and set(before) <= holds(guest)
+    print(error["code"], error["message"], error["because"], error["hint"])
+    assert "/boot: " in str(error["because"]) and driver_packages(guest) == before and set(before) <= holds(guest)
     assert not guest.run("dpkg --audit").stdout
 
     said = guest.run(f"dd if=/dev/zero of=/boot/core bs=1M 2>/dev/null; {UPGRADE}", check=False)
