@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -22,11 +21,6 @@ from tests.lab import repos
 from .archive import Archive
 from .disk import Disk, disk
 from .guest import Guest
-
-# They run with METAL_UNFINISHED=1, and count for nothing until they have passed (CONTRIBUTING.md).
-UNFINISHED = pytest.mark.skipif(
-    "METAL_UNFINISHED" not in os.environ, reason="written, and not yet run to its end on a guest"
-)
 
 
 class Command(OnLab):

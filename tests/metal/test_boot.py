@@ -6,7 +6,6 @@ import pytest
 
 from tests.faults.conftest import driver_packages, holds
 
-from .conftest import UNFINISHED
 from .disk import VERSIONS
 from .test_kernel import APT, codes
 
@@ -15,7 +14,6 @@ pytestmark = pytest.mark.metal
 UPGRADE = f"apt-mark unhold $(apt-mark showhold) >/dev/null; apt-get update -qq; {APT} dist-upgrade 2>&1"
 
 
-@UNFINISHED
 def test_a_boot_without_room(held, start, archive):
     """Refused before anything changes; then as it ends without us, with update-initramfs failing for real; then repaired."""
     guest, command = start(backing=held.image)
@@ -47,7 +45,6 @@ def test_a_boot_without_room(held, start, archive):
     assert set(driver_packages(guest)) <= holds(guest)
 
 
-@UNFINISHED
 def test_an_initramfs_that_carries_the_module_of_before(held, start, archive):
     guest, command = start(backing=held.image)
     archive.publish_driver()

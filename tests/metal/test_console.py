@@ -6,12 +6,9 @@ import pytest
 
 from tests.faults.conftest import driver_packages, holds
 
-from .conftest import UNFINISHED
-
 pytestmark = pytest.mark.metal
 
 
-@UNFINISHED
 def test_a_host_that_does_not_come_back_is_said_so(held, start):
     guest, command = start(backing=held.image)
     # Nothing to install and a reboot to do: nouveau has the cards again.
@@ -29,7 +26,6 @@ def test_a_host_that_does_not_come_back_is_said_so(held, start):
     assert "Gave up waiting for root file system device" in guest.screen()
 
 
-@UNFINISHED
 def test_the_rescue_at_the_serial_console(held, start, tmp_path):
     guest, command = start(backing=held.image)
     script = tmp_path / "rescue.py"

@@ -6,14 +6,12 @@ import pytest
 
 from tests.faults.conftest import driver_packages, holds
 
-from .conftest import UNFINISHED
 from .disk import VERSIONS
 from .test_kernel import APT, codes
 
 pytestmark = pytest.mark.metal
 
 
-@UNFINISHED
 def test_a_driver_that_moved_under_its_module_is_reloaded_without_a_reboot(held, start, archive):
     guest, command = start(backing=held.image)
     archive.publish_driver()
@@ -32,7 +30,6 @@ def test_a_driver_that_moved_under_its_module_is_reloaded_without_a_reboot(held,
     assert set(driver_packages(guest)) <= holds(guest)
 
 
-@UNFINISHED
 def test_dkms_builds_for_real_and_its_failures_are_named(held, start, archive):
     """From signed modules to DKMS; a newer kernel without headers; then a source that the compiler refuses, and its repair."""
     guest, command = start(backing=held.image)

@@ -1,5 +1,4 @@
-"""A kernel update that leaves the driver behind: found before the boot, and named after it. Not finished: rescued, and
-GRUB's ways to choose a kernel.
+"""A kernel update that leaves the driver behind: found before the boot, named after it, rescued; GRUB's ways to choose a kernel.
 
 The tests of this file share one guest, in their order.
 """
@@ -11,7 +10,7 @@ import pytest
 from tests.faults.conftest import driver_packages, holds
 
 from .archive import Archive
-from .conftest import UNFINISHED, Command
+from .conftest import Command
 from .guest import Guest
 
 pytestmark = pytest.mark.metal
@@ -53,7 +52,6 @@ def test_it_is_named_after_the_boot(updated):
     assert "kernel.no_module" in codes(command, 3)
 
 
-@UNFINISHED
 def test_it_is_rescued_without_another_boot(updated):
     guest, command, archive = updated
     _, new = guest.disk.kernels
@@ -69,7 +67,6 @@ def test_it_is_rescued_without_another_boot(updated):
     command.run("verify")
 
 
-@UNFINISHED
 @pytest.mark.parametrize("how", ["saved", "reboot"])
 def test_the_kernel_that_grub_will_start_is_the_one_that_is_judged(updated, how):
     """A saved default, and grub-reboot's one boot, both by the title of an entry in a submenu."""

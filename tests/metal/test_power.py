@@ -20,7 +20,7 @@ import pytest
 from tests.faults.conftest import ROOT, driver_packages, holds
 
 from .archive import Archive
-from .conftest import UNFINISHED, Command
+from .conftest import Command
 from .disk import VERSIONS
 from .guest import Guest
 
@@ -119,7 +119,6 @@ def cut(points, base, archive, tmp_path, request):
         guest.cut()
 
 
-@UNFINISHED
 @pytest.mark.parametrize("cut", range(POINTS), indirect=True)
 def test_a_cut_host_boots_has_its_holds_or_their_journal_and_is_finished(cut, tmp_path):
     """Every sixth point is finished by the next run."""
