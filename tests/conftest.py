@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Makes the collection importable, for every test file that runs alone.
 import provision.collection  # noqa: F401
@@ -21,8 +21,10 @@ from tests import sample
 _REAL_CATALOG, catalog.FOLDER = catalog.FOLDER, Path(__file__).parent / "catalog"
 
 # A change is judged by the same examples every time it is tried in CI; people's runs, and make test-all, look for new ones.
-settings.register_profile("quick", max_examples=25, deadline=None, derandomize=bool(os.environ.get("CI")))
-settings.register_profile("thorough", max_examples=500, deadline=None, derandomize=False)
+# How fast examples are made says how busy the machine is, and nothing of the product.
+CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("quick", max_examples=25, derandomize=bool(os.environ.get("CI")), **CALM)
+settings.register_profile("thorough", max_examples=500, derandomize=False, **CALM)
 settings.load_profile(sample.PROFILE)
 
 if TYPE_CHECKING:
