@@ -63,14 +63,15 @@ def test_own_source_steps_in_for_the_hosts_and_unchanged_lists_are_reused(host: 
     host.sh("cp /etc/apt/keyrings/gpu-provision-lab.gpg /etc/apt/keyrings/old.gpg")
     host.write("/etc/apt/sources.list.d/old.list", f"deb [signed-by=/etc/apt/keyrings/old.gpg] {repo.uri} /\n")
     assert "Conflicting values set for option Signed-By" in host.sh("apt-cache policy", check=False)
+    asked = {"op": "offer", "sources": [repo.spec()], "patterns": ["nvidia-utils-.*"]}
+    assert host.module("apt_query", **asked)["result"]["refreshed"] is True, "its lists are older than its sources"
+    host.sh("touch -d '1 hour ago' /etc/apt/sources.list.d/old.list /etc/apt/sources.list.d /etc/apt")
     before = tree(host, *WATCHED)
-    answer = host.module("apt_query", op="offer", sources=[repo.spec()], patterns=["nvidia-utils-.*"])["result"]
+    answer = host.module("apt_query", **asked)["result"]
     assert answer["refreshed"] is False
     assert answer["errors"] == []
     assert sorted(answer["packages"]) == ["nvidia-utils-550", "nvidia-utils-580"]
-    again = host.module("apt_query", op="offer", sources=[repo.spec()], patterns=["nvidia-utils-.*"], refresh="always")[
-        "result"
-    ]
+    again = host.module("apt_query", **asked, refresh="always")["result"]
     assert again["refreshed"] is True
     assert again["packages"] == answer["packages"]
     assert tree(host, *WATCHED) == before
