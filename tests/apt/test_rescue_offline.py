@@ -149,6 +149,16 @@ def test_its_snapshot_is_one_that_undo_goes_back_to(host: Root) -> None:
     assert "The earlier state is restored." in undone and host.selections() == before, undone
 
 
+def test_a_library_that_was_removed_by_force_comes_back_with_its_hold(host: Root) -> None:
+    machine(host)
+    host.write(f"/lib/modules/{KERNEL}/build", "")
+    before = host.selections()
+    host.sh("dpkg --force-all --remove libnvidia-compute-550 2>&1")
+    said = run(host, "-y")
+    assert "driver.library_missing" in said and "+ install libnvidia-compute-550" in said, said
+    assert host.selections() == before, said
+
+
 def test_without_a_snapshot_there_is_no_way_back(host: Root) -> None:
     said = run(host, "-y", "--undo", rc=1)
     assert "snapshot.none" in said, said
