@@ -43,6 +43,8 @@ def test_the_rescue_at_the_serial_console(held, start, tmp_path):
         ("Password: ", "lab\r"),
         (r"\$ ", "sudo python3 rescue.py -y; echo the end: $?\r"),
         (r"the end: \d", "sudo systemctl start ssh\r"),
+        # what is typed and not yet read goes with the line
+        (r"\$ ", ""),
         timeout=900,
     )
     print(shown[-3000:])
