@@ -345,8 +345,12 @@ def test_after_a_power_cut_in_a_later_call_of_dpkg_the_plan_holds(root: Root, re
     goes_on(root)
 
 
-@pytest.mark.parametrize("package", ["lab-tool", "nvidia-utils-550"])
-def test_what_dpkg_was_cut_off_at_is_put_in_again_whoever_it_belongs_to(host: Root, repo: Repo, package: str) -> None:
+@pytest.mark.parametrize(
+    ("package", "lists"), [("lab-tool", True), ("nvidia-utils-550", True), ("nvidia-utils-550", False)]
+)
+def test_what_dpkg_was_cut_off_at_is_put_in_again_whoever_it_belongs_to(
+    host: Root, repo: Repo, package: str, lists: bool
+) -> None:
     repo.add("lab-extra", "1.0", Depends="lab-tool, nvidia-utils")
     repo.publish()
     host.sh("apt-get -q update && apt-get -q -y install lab-tool")
@@ -358,7 +362,9 @@ def test_what_dpkg_was_cut_off_at_is_put_in_again_whoever_it_belongs_to(host: Ro
     asked = {"install": ["lab-extra=1.0"], "reserve_mib": 1}
     plan = host.module("apt_transaction", check=True, **asked)
     assert not plan.get("failed"), plan
-    result = host.module("apt_transaction", **asked, expect=plan["changes"])
+    if not lists:
+        host.sh("rm -r /var/lib/apt/lists/*")
+    result = host.module("apt_transaction", **asked, expect=plan["changes"], update_cache=True)
     assert result.get("changed"), result
     assert host.selections()["lab-extra"] == "ii 1.0"
     assert host.selections()[package][1] == "i"

@@ -167,6 +167,9 @@ class _Task(object):
         self._take_turn()
         self._recover()
         self._wait()
+        if self.update_cache and self._half_unpacked(before) and not apt_query.lists_are_current():
+            # apt unpacks again only what its lists have
+            self._update()
         self._finish_packages()
         if self.update_cache and not apt_changes.packages_done(apt_common.read_status(), self.install, self.remove):
             # Young lists that give exactly what was agreed to need no refresh; anything else than that gets one.
@@ -340,7 +343,7 @@ class _Task(object):
         result = self._in_worker(lambda log: self._configure_pending(rest, log), before)
         packages = apt_common.read_status()
         # Ours first: somebody else's may be in no repository any more.
-        for lost in apt_changes.half_unpacked(packages, self.install, [*self.extra_hold, *self.remove]):
+        for lost in self._half_unpacked(packages):
             # What waited for these is set up by the same call of apt.
             result = self._in_worker(lambda log, lost=lost: self._unpack_again(lost, packages, log), packages)
         self.finished.update(
@@ -354,6 +357,9 @@ class _Task(object):
             self.unfinished = result.get("text") or ""
             broken = ", ".join(parse_dpkg_failure(self.unfinished)["packages"]) or "dpkg --configure -a"
             self.warnings.append("%s could not be finished before the change" % broken)
+
+    def _half_unpacked(self, packages):
+        return apt_changes.half_unpacked(packages, self.install, [*self.extra_hold, *self.remove])
 
     def _configure_pending(self, rest, log):
         # Some versions of dpkg pass over held packages here; their holds come back with all others.
