@@ -66,7 +66,8 @@ def test_nouveau_keeps_the_module_from_its_card(card, own):
     text, rc = shown(guest, "nvidia-smi")
     assert rc == 9 and text.startswith("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
     text, rc = shown(guest, "modprobe nvidia")
-    assert rc == 1 and "could not insert 'nvidia': No such device" in text
+    # or busy, where udev tries at the same time
+    assert rc == 1 and "could not insert 'nvidia'" in text
     assert "NVRM: The NVIDIA probe routine was not called for 1 device(s)." in shown(guest, PROBED)[0]
     assert {"driver.not_loaded", "driver.smi_fails"} <= told(command)["nouveau.still_loaded"]
 
