@@ -60,7 +60,7 @@ shift
         ldconfig -p | grep -q "$(basename "$library")" || cp "$library" /usr/local/lib/
     done
     ldconfig
-    # Hosts ask this machine's name server, and where that is out of reach apt waits ten seconds for each name.
+    # Hosts ask this machine's name server. Where that does not answer, apt-get update took a minute (the likely cause; not traced).
     echo nameserver 127.0.0.1 >/etc/resolv.conf
     # not used where LAB_ROOTFS is set, but asked for
     command -v debootstrap >/dev/null || ln -s /bin/false /usr/local/bin/debootstrap
