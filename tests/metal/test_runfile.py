@@ -156,11 +156,10 @@ def test_purge_makes_room_for_the_distribution_s_driver(base, tmp_path):
         done = command.host("rescue", "--purge", "--yes")
         print(done["rounds"][0])
         assert done["status"] == "rescued", done
-        after, _ = shown(guest, TRACES, "cat /var/log/nvidia-uninstall.log")
-        after, _ = shown(guest, TRACES)
+        after, _ = shown(guest, "cat /var/log/nvidia-uninstall.log", TRACES)
         assert version not in after and "nvidia-uninstall" not in after and "drivers/video" not in after
         assert guest.run("dpkg-query -S /usr/bin/nvidia-smi").stdout.startswith("nvidia-utils-580-server")
-        assert guest.ssh("cat /sys/module/nvidia/version").stdout.strip().startswith("580.")
+        assert guest.module_version().startswith("580.")
         assert set(driver_packages(guest)) <= holds(guest)
     finally:
         guest.cut()
