@@ -41,8 +41,9 @@ docs-site: $(STAMP)  ## the documentation as a site in ./site, with a search
 recordings: $(STAMP)  ## the screens of the documentation, from simulated hosts (needs tmux)
 	$(BIN)/python -m tests.lab.record
 
+# The words of messages and pages are lint's.
 unit: $(STAMP)  ## unit tests and the fast attacks: no root, no network
-	$(BIN)/python -m pytest -n 2 tests/unit tests/attack --ignore=tests/attack/lab
+	$(BIN)/python -m pytest -n 2 tests/unit tests/attack --ignore=tests/attack/lab --ignore=tests/unit/test_words.py
 
 lint: $(STAMP)  ## ruff, mypy, yamllint, words of the documentation, ansible-lint (profile production)
 	$(BIN)/ruff check .

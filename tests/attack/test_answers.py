@@ -16,6 +16,7 @@ from provision import remote
 from provision.errors import HostFailedError, ProvisionError, UnreachableError
 from provision.inventory import Connection, Host
 from provision.remote import answers, shapes
+from tests.sample import share
 
 # A host's Python: its last argument is the bootstrap with the token. HOSTILE is what it does then.
 _PROGRAM = """\
@@ -141,7 +142,7 @@ def refusal(session, **options):
     return caught.value
 
 
-@pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.parametrize("what", share(list(HOSTILE), 2))
 def test_what_is_no_answer(session, what):
     body, message = HOSTILE[what]
     started = session(body)
@@ -166,13 +167,13 @@ def test_what_is_no_answer(session, what):
 )
 def test_the_deadline_counts_for_a_host_that_trickles(session, body):
     begun = time.monotonic()
-    assert refusal(session(body), timeout=1.5).issue.code == "host.timeout"
+    assert refusal(session(body), timeout=0.8).issue.code == "host.timeout"
     assert time.monotonic() - begun < 20
 
 
 def test_a_program_that_ends_by_itself_is_waited_for(session, monkeypatch):
     """apt has 300 s for its lists: a name server that does not answer takes a good minute of them, and is not an idle host."""
-    assert session("ready()\ntime.sleep(3)\nanswer({'ok': True, 'result': {'a': 1}})").call(
+    assert session("ready()\ntime.sleep(2)\nanswer({'ok': True, 'result': {'a': 1}})").call(
         "apt.query", {}, timeout=1
     ) == {"a": 1}
     monkeypatch.setattr("provision.remote.session._AT_LEAST", {})
@@ -268,14 +269,14 @@ def test_another_host_answers_while_one_sends(session):
     begun, seen = time.monotonic(), {}
     results = for_each(
         [Host(name=name) for name in sessions],
-        lambda host: sessions[host.name].call("probe.facts", {}, timeout=8),
+        lambda host: sessions[host.name].call("probe.facts", {}, timeout=5),
         on_done=lambda host, result: seen.setdefault(host.name, time.monotonic() - begun),
     )
     assert results["well"] == {}
     assert results["flood"].issue.code == "host.bad_answer"
     assert results["trickle"].issue.code == "host.timeout"
     assert list(seen)[-1] == "trickle"
-    assert seen["well"] < 8
+    assert seen["well"] < 5
 
 
 # ---- memory -------------------------------------------------------------------------------------------------------

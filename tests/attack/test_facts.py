@@ -30,11 +30,12 @@ from provision.rescue import offline
 from provision.rescue.purge import read_purge
 from provision.rescue.undo import read_undo
 from provision.runs import engine
+from tests.sample import THOROUGH
 from tests.unit.fleethosts import healthy
 
-EXAMPLES = 300
+EXAMPLES = 300 if THOROUGH else 150
 # Of those that go through every writer: each takes a tenth of a second and more.
-WRITTEN = 150
+WRITTEN = 150 if THOROUGH else 60
 # A failure is told by its seed; making it smaller would take minutes.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 LOOKUP = "{{ lookup('pipe', 'touch PWNED; echo /usr/bin/python3') }}"

@@ -26,6 +26,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import
 from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from ansible_collections.gpu.provision.plugins.module_utils.probe import smi
+from tests.sample import share, turn
 from tests.unit import condatrees, trees
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -393,10 +394,10 @@ def test_includes_that_never_end(line, tmp_path):
     assert {f"/opt/own{number}" for number in range(60)} <= set(probe_facts.library_folders(tree))
 
 
-def test_a_folder_of_100000_entries(tmp_path):
+def test_a_folder_of_too_many_entries(tmp_path):
     folder = tmp_path / "host" / "etc" / "apt" / "sources.list.d"
     folder.mkdir(parents=True)
-    for number in range(100_000):
+    for number in range(host_tree.MOST_NAMES + 10):
         os.close(os.open(folder / f"{number}.list", os.O_CREAT, 0o644))
     tree = HostTree(str(tmp_path / "host"))
     with bounded():
@@ -490,33 +491,37 @@ def test_a_process_that_was_root_reads_its_files_still(tmp_path, monkeypatch):
 # --- one part, not the whole read ----------------------------------------------------------------------------
 
 
+READERS = [
+    (probe_facts, "read_packages", "packages"),
+    (probe_facts, "read_host", "host"),
+    (probe_facts, "read_pci", "gpus"),
+    (probe_facts, "read_kernels", "kernels"),
+    (probe_facts, "read_disk_modules", "module"),
+    (probe_facts, "read_loaded", "module"),
+    (probe_facts, "read_libraries", "libraries"),
+    (probe_facts, "read_modprobe", "modprobe"),
+    (probe_facts, "_read_cuda", "cuda"),
+    (probe_facts, "read_gpu_users", "gpu_users"),
+    (probe_facts, "read_apt", "apt"),
+    (probe_facts, "read_runfile", "runfile"),
+    (probe_facts, "read_secure_boot", "secure_boot"),
+    (probe_facts, "read_services", "services"),
+    (probe_facts, "read_initrds", "initrds"),
+    (probe_facts, "read_disks", "disks"),
+    (probe_facts.containers_probe, "read", "containers"),
+    (probe_facts.conda_probe, "read", "conda"),
+    (probe_diagnostics.boot_diagnostics, "read", "trouble.boot"),
+    (probe_diagnostics.apt_diagnostics, "read", "trouble.apt"),
+    (probe_diagnostics.user_diagnostics, "read", "trouble.user"),
+]
+ERRORS = [KeyError("x"), RecursionError(), MemoryError()]
+
+
 @pytest.mark.parametrize(
-    ("module", "reader", "part"),
-    [
-        (probe_facts, "read_packages", "packages"),
-        (probe_facts, "read_host", "host"),
-        (probe_facts, "read_pci", "gpus"),
-        (probe_facts, "read_kernels", "kernels"),
-        (probe_facts, "read_disk_modules", "module"),
-        (probe_facts, "read_loaded", "module"),
-        (probe_facts, "read_libraries", "libraries"),
-        (probe_facts, "read_modprobe", "modprobe"),
-        (probe_facts, "_read_cuda", "cuda"),
-        (probe_facts, "read_gpu_users", "gpu_users"),
-        (probe_facts, "read_apt", "apt"),
-        (probe_facts, "read_runfile", "runfile"),
-        (probe_facts, "read_secure_boot", "secure_boot"),
-        (probe_facts, "read_services", "services"),
-        (probe_facts, "read_initrds", "initrds"),
-        (probe_facts, "read_disks", "disks"),
-        (probe_facts.containers_probe, "read", "containers"),
-        (probe_facts.conda_probe, "read", "conda"),
-        (probe_diagnostics.boot_diagnostics, "read", "trouble.boot"),
-        (probe_diagnostics.apt_diagnostics, "read", "trouble.apt"),
-        (probe_diagnostics.user_diagnostics, "read", "trouble.user"),
-    ],
+    ("module", "reader", "part", "error"),
+    [(*row, error) for number, row in enumerate(READERS) for error in turn(ERRORS, number)],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
-@pytest.mark.parametrize("error", [KeyError("x"), RecursionError(), MemoryError()], ids=lambda e: type(e).__name__)
 def test_a_reader_that_fails_costs_its_part(module, reader, part, error, host, monkeypatch):
     from provision.facts import Facts
 
@@ -670,11 +675,13 @@ def test_hostile_lines_in_every_file_at_once(host, opened, tmp_path):
         for path in places:
             if path != "/etc/passwd":
                 stack.enter_context(replaced(host, path, Path.touch))
-        for text in HOSTILE:
-            for path in places:
+        # Another text in each file; in make test a file has a third of them, and its neighbours the others.
+        for first in share(range(len(HOSTILE)), 3):
+            texts = {path: HOSTILE[(first + number) % len(HOSTILE)] for number, path in enumerate(places)}
+            for path, text in texts.items():
                 if path != "/etc/passwd":
                     trees.at(host, HostTree(str(host)).resolve(path)).write_text(text)
-            assert not lost_parts(look(host)), text[:8]
+            assert not lost_parts(look(host)), {path: text[:8] for path, text in texts.items()}
 
 
 def test_patterns_of_lines_stay_in_their_line():

@@ -52,6 +52,7 @@ from provision.pull.source import Source, fetch
 from provision.pull.unpack import BadArchiveError, unpack
 from tests.lab import aptrepo
 from tests.lab.debfile import Package
+from tests.sample import turn
 
 ROOT = Path(__file__).parents[2]
 SHA, COMMIT = "a" * 64, "b" * 40
@@ -763,8 +764,9 @@ def relink(env, target):
 
 
 @needs_root
-@pytest.mark.parametrize("how", WRITABLE)
-@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed to others"])
+@pytest.mark.parametrize(
+    ("how", "closed"), [(how, closed) for number, how in enumerate(WRITABLE) for closed in turn((False, True), number)]
+)
 def test_root_runs_no_package_that_somebody_else_may_write(how, closed, env):
     WRITABLE[how](env)
     if closed:

@@ -346,7 +346,7 @@ def printed(document: CompatDocument, width: int) -> str:
 
 def test_text_and_json_say_the_same_and_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provision.commands.compat.load_catalog", lambda: SHIPPED)
-    asked, number = 0, 2000 if THOROUGH else 100
+    asked, number = 0, 2000 if THOROUGH else 50
     for config in questions(number):
         try:
             document = run(CompatRequest(**config))

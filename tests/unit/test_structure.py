@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import symtable
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,14 @@ def test_what_runs_on_hosts_imports_nothing_of_the_controller():
         assert not list(imports(path)), path
 
 
+@cache
+def names_of(file: Path) -> frozenset[str]:
+    """The names that a module has; none where there is no such module."""
+    if not file.is_file():
+        return frozenset()
+    return frozenset(symtable.symtable(file.read_text(encoding="utf-8"), file.name, "exec").get_identifiers())
+
+
 def test_what_runs_on_hosts_names_only_what_there_is():
     """mypy does not look into it: a name that moved would be found by the host that needs it."""
     wrong = []
@@ -85,11 +94,8 @@ def test_what_runs_on_hosts_names_only_what_there_is():
                 assert node.module is not None
                 place = ROOT.joinpath(*node.module.split(".")[3:])
                 for alias in node.names:
-                    file = place / f"{alias.name}.py"
-                    if file.is_file():
-                        known[alias.asname or alias.name] = set(
-                            symtable.symtable(file.read_text(encoding="utf-8"), file.name, "exec").get_identifiers()
-                        )
+                    if found := names_of(place / f"{alias.name}.py"):
+                        known[alias.asname or alias.name] = found
         local = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
         local |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         used = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
