@@ -1,8 +1,10 @@
-"""``python -m tools.mutate``: change a rule in one place at a time, and see whether the fast tests notice.
+"""``python -m tools.mutate``: change a rule in one place at a time, and see whether the tests notice.
 
 Mutants are chosen by a seed, evenly over the areas of AREAS, among changes that somebody could make by mistake: a comparison
 turned round, a condition or an element left out, a number by one. Each is tried in a copy of the tree, by the tests that ran
-the changed line (measured once by coverage). What survives is listed; ``tools/mutate.yml`` says why where that is right.
+the changed line (measured once by coverage), the fast ones first. With ``--slow``, what they do not catch is given to the files of
+the system tests that ran the line in any process, and to those with real apt. What survives is listed; ``tools/mutate.yml`` says
+why where that is right.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +31,9 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 TESTS = ("tests/unit", "tests/attack", "--ignore=tests/attack/lab")
+SLOW = "tests/system/test_*.py"
+# What runs on hosts is measured by nothing here: the tests with real apt are all tried for its part.
+WITH_APT = "tests/apt/test_*.py"
 EXCUSES = ROOT / "tools/mutate.yml"
 AREAS = {
     "parts": "provision/parts/**/*.py",
@@ -42,6 +48,10 @@ AREAS = {
 }
 # seconds for the tests of one mutant: one that makes a loop endless is caught
 LIMIT = 300
+# all processes of a test, also those that end without Python's own clean-up
+_EVERY_PROCESS = (
+    "[run]\nparallel = true\nsource = provision, plugins\npatch = subprocess, _exit, execv\ndata_file = {}\n"
+)
 _SWAPPED = {
     ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="),
@@ -184,7 +194,16 @@ def mutants_of(area: str, path: Path) -> Iterator[Mutant]:
     """Every change of one file that still is Python."""
     text = path.read_text()
     finder = _Finder(text)
-    finder.visit(ast.parse(text))
+    module = ast.parse(text)
+    finder.visit(module)
+    # Coverage knows a statement by its first lines alone: a change in a long one belongs to them. Lists of statements have lines of
+    # their own.
+    whole_lines = {
+        line: node.lineno
+        for node in ast.walk(module)
+        if isinstance(node, ast.stmt) and not hasattr(node, "body")
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
     for node, start, end, new in finder.found:
         whole = finder.data[:start] + new.encode() + finder.data[end:]
         try:
@@ -194,7 +213,8 @@ def mutants_of(area: str, path: Path) -> Iterator[Mutant]:
         line = finder.data[:start].count(b"\n")
         before = finder.data.split(b"\n")[line].decode().strip()
         after = whole.split(b"\n")[line].decode().strip()
-        lines = (getattr(node, "lineno", line + 1), finder.data[:end].count(b"\n") + 1)
+        first = getattr(node, "lineno", line + 1)
+        lines = (whole_lines.get(first, first), finder.data[:end].count(b"\n") + 1)
         yield Mutant(area, str(path.relative_to(ROOT)), lines, start, end, new, before, after)
 
 
@@ -236,6 +256,54 @@ def measured(jobs: int, file: Path) -> coverage.CoverageData:
     return data
 
 
+def slow_files(jobs: int, folder: Path) -> dict[str, tuple[float, coverage.CoverageData]]:
+    """Run each file of the system tests once: its seconds, and the lines that any of its processes ran."""
+
+    def one(path: Path) -> tuple[float, coverage.CoverageData]:
+        place = folder / path.stem
+        if not (place / "seconds").exists():
+            place.mkdir(parents=True, exist_ok=True)
+            rules = place / "rules"
+            rules.write_text(_EVERY_PROCESS.format(place / "data"))
+            argv = [
+                sys.executable,
+                "-m",
+                "coverage",
+                "run",
+                f"--rcfile={rules}",
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+            ]
+            begun = time.monotonic()
+            # What a test does before it fails for being measured, and so slower, counts all the same.
+            subprocess.run([*argv, str(path)], cwd=ROOT, check=False, stdin=subprocess.DEVNULL, timeout=2 * LIMIT)
+            combine = [sys.executable, "-m", "coverage", "combine", f"--rcfile={rules}", "-q"]
+            subprocess.run(combine, cwd=ROOT, check=True)
+            (place / "seconds").write_text(str(time.monotonic() - begun))
+        data = coverage.CoverageData(str(place / "data"))
+        data.read()
+        return float((place / "seconds").read_text()), data
+
+    paths = sorted(ROOT.glob(SLOW))
+    with ThreadPoolExecutor(jobs) as pool:
+        return {str(path.relative_to(ROOT)): row for path, row in zip(paths, pool.map(one, paths), strict=True)}
+
+
+def slow_tests_of(mutant: Mutant, files: dict[str, tuple[float, coverage.CoverageData]]) -> list[str]:
+    """Files of slow tests that ran the changed lines, the shortest first."""
+    wanted = set(range(mutant.lines[0], mutant.lines[1] + 1))
+    found = []
+    for path, (seconds, data) in files.items():
+        name = next((file for file in data.measured_files() if file.endswith("/" + mutant.file)), "")
+        if name and wanted & set(data.lines(name) or ()):
+            found.append((seconds, path))
+    with_apt = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob(WITH_APT))] if mutant.area == "apt" else []
+    return [*with_apt, *(path for _, path in sorted(found))]
+
+
 def tests_of(mutant: Mutant, data: coverage.CoverageData) -> list[str]:
     """Test functions that ran the changed lines; of a line that runs at import, those that ran anything of its file."""
     name = next((file for file in data.measured_files() if file.endswith("/" + mutant.file)), "")
@@ -247,7 +315,7 @@ def tests_of(mutant: Mutant, data: coverage.CoverageData) -> list[str]:
 
 
 def tried(mutant: Mutant, tests: Sequence[str], tree: Path) -> str:
-    """ "caught" or "survived"; "not run" where no fast test runs the line."""
+    """ "caught" or "survived"; "not run" where no test runs the line."""
     if not tests:
         return "not run"
     path, listed = tree / mutant.file, tree / "mutant-tests.txt"
@@ -262,12 +330,18 @@ def tried(mutant: Mutant, tests: Sequence[str], tree: Path) -> str:
         return "caught"
     finally:
         path.write_bytes(data)
-    if done.returncode not in (0, 1, 2):
+    # 4: what every test needs could not be imported
+    if done.returncode not in (0, 1, 2, 4) or (done.returncode == 4 and mutant.file not in done.stdout + done.stderr):
         raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
     return "caught" if done.returncode else "survived"
 
 
-def results(mutants: Sequence[Mutant], data: coverage.CoverageData, jobs: int) -> Iterator[tuple[Mutant, str]]:
+def results(
+    mutants: Sequence[Mutant],
+    data: coverage.CoverageData,
+    slow: dict[str, tuple[float, coverage.CoverageData]],
+    jobs: int,
+) -> Iterator[tuple[Mutant, str]]:
     """Try mutants in copies of the tree, several at a time; in their order."""
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         trees: Queue[Path] = Queue()
@@ -280,7 +354,9 @@ def results(mutants: Sequence[Mutant], data: coverage.CoverageData, jobs: int) -
         def one(mutant: Mutant) -> str:
             tree = trees.get()
             try:
-                return tried(mutant, tests_of(mutant, data), tree)
+                result = tried(mutant, tests_of(mutant, data), tree)
+                late = slow_tests_of(mutant, slow) if slow and result != "caught" else []
+                return tried(mutant, late, tree) if late else result
             finally:
                 trees.put(tree)
 
@@ -298,14 +374,18 @@ def main() -> int:
     parser.add_argument(
         "--coverage", type=Path, default=ROOT / ".cache/mutate.coverage", help="made where it is missing"
     )
+    parser.add_argument(
+        "--slow", type=Path, metavar="FOLDER", help="try the system tests too; their measurement is kept there"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every mutant and what became of it")
     options = parser.parse_args()
     options.coverage.parent.mkdir(parents=True, exist_ok=True)
     data = measured(options.jobs, options.coverage)
+    slow = slow_files(options.jobs, options.slow.resolve()) if options.slow else {}
     excuses = yaml.safe_load(EXCUSES.read_text()) or {}
     counts: Counter[tuple[str, str]] = Counter()
     rows = []
-    for mutant, result in results(chosen(options.seed, options.count), data, options.jobs):
+    for mutant, result in results(chosen(options.seed, options.count), data, slow, options.jobs):
         why = excuses.get(mutant.name)
         result = "excused" if result != "caught" and why else result
         counts[mutant.area, result] += 1

@@ -304,3 +304,19 @@ def test_new_sources_share_the_time_of_one_refresh(monkeypatch):
     monkeypatch.setattr(apt_query, "_update", update)
     assert apt_query._refresh("/w", "/c", [{}, {}, {}], "if_stale", 21600, 300, []) == (True, [])
     assert given == [300, 100, 10]
+
+
+@pytest.mark.parametrize(
+    ("refresh", "current", "fetched"),
+    [("always", True, True), ("if_stale", True, False), ("if_stale", False, True), ("never", False, False)],
+)
+def test_when_lists_are_fetched(monkeypatch, refresh, current, fetched):
+    calls = []
+    monkeypatch.setattr(apt_query, "lists_are_current", lambda age: current)
+    monkeypatch.setattr(apt_query, "_update", lambda argv, timeout, errors: calls.append(argv) or [])
+    assert apt_query._refresh("/w", "/c", [], refresh, 21600, 300, [])[0] is fetched and bool(calls) is fetched
+
+
+def test_another_word_for_when_is_refused():
+    with pytest.raises(apt_query.AptError, match="refresh must be"):
+        apt_query._refresh("/w", "/c", [], "sometimes", 21600, 300, [])

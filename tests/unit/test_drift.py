@@ -1,5 +1,6 @@
 """Drift of one host (tests/cases/drift.yml), of hosts against each other, and the metrics."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.catalog import load_catalog
 from provision.drift import inventory, judge_host, metrics
-from provision.drift.item import Item
+from provision.drift.item import Item, without_echoes
 from provision.drift.peers import compare, peer_of
 from provision.errors import UsageError
 from provision.facts import Facts
@@ -204,6 +205,23 @@ def test_with_a_lock_its_own_word_counts(tmp_path):
     lock = lock_of_hosts(hosts)
     peers = {name: peer_of(facts, lock.for_host(name), load_catalog()) for name, facts in hosts.items()}
     assert compare(peers, {}) == {}
+
+
+def test_hosts_of_different_groups_of_a_lock_are_not_compared():
+    hosts = fleet(4, gpu01=OLD, gpu02=OLD, gpu03=OLD, gpu04=NEW)
+    peers = {name: peer_of(facts, lock_of_hosts(hosts).for_host(name), load_catalog()) for name, facts in hosts.items()}
+    assert "gpu04" in compare(peers, {})
+    apart = {name: replace(peer, kind=("group", "other")) if name == "gpu04" else peer for name, peer in peers.items()}
+    assert compare(apart, {}) == {} and {peer.kind[0] for peer in peers.values()} == {"group"}
+
+
+@pytest.mark.parametrize("part", ["driver", "cuda", "containers"])
+@pytest.mark.parametrize("code", ["packages.changed", "lock.version"])
+def test_packages_that_have_to_change_are_said_once(part, code):
+    """The plan's step says that packages change; what says which ones stands for it."""
+    echo = Item(code=f"packages.{part}", what=part, expected="a", found="b", against="inventory")
+    named = Item(code=code, what="libfoo", expected="1", found="2", against="lock")
+    assert without_echoes([echo, named]) == [named] and without_echoes([echo]) == [echo]
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------

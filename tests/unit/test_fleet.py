@@ -102,3 +102,18 @@ def test_a_session_that_was_idle_for_long_is_not_trusted(opened, one, monkeypatc
     assert ask(one, False) == {"a": 1}
     assert [session.closed for session in opened] == [True, True]
     assert len(opened[0].calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (1, "gpu0 (60 s);"),
+        (5, "gpu1 (61 s), gpu0 (60 s);"),
+        (6, "gpu1 (61 s) and 1 more;"),
+        (9, "gpu4 (64 s) and 4 more;"),
+    ],
+)
+def test_the_slowest_are_named_and_the_others_counted(count, said):
+    text = fleet._slow({f"gpu{number}": 60.0 + number for number in range(count)})
+    assert text.startswith(f"slow to log in: gpu{count - 1} ({59 + count} s)") and said in text
+    assert (" more" in text) is (count > 5)

@@ -29,3 +29,26 @@ def test_variables_of_nccl_are_passed_on(text, exported, file):
     facts = facts.model_copy(update={"cuda": facts.cuda.model_copy(update={"shell_lines": lines})})
     args = prove_args(facts, {}, Expect(), load_catalog())
     assert args["environment"] == (exported if file.startswith("/etc/") else {})
+
+
+@pytest.mark.parametrize(
+    ("variable", "file", "values", "exported"),
+    [
+        ("LD_LIBRARY_PATH", "/etc/profile.d/site.sh", {}, "/opt/lib"),
+        ("LD_LIBRARY_PATH", "/home/ann/.bashrc", {}, ""),
+        ("PATH", "/etc/profile.d/site.sh", {}, ""),
+        ("PATH", "/etc/environment", {"cuda_toolkit_ld_library_path": True}, ""),
+        ("PATH", "/etc/environment", {"cuda_toolkit_versions": ["12.8"]}, ""),
+        (
+            "LD_LIBRARY_PATH",
+            "/etc/environment",
+            {"cuda_toolkit_ld_library_path": True, "cuda_toolkit_versions": ["12.8"]},
+            "/opt/lib:/usr/local/cuda/lib64",
+        ),
+    ],
+)
+def test_folders_of_libraries_are_those_that_everyone_gets(variable, file, values, exported):
+    line = ShellLine(file=file, line=1, text="…", variable=variable, paths=["/opt/lib"])
+    facts = host(["H100"])
+    facts = facts.model_copy(update={"cuda": facts.cuda.model_copy(update={"shell_lines": [line]})})
+    assert prove_args(facts, values, Expect(), load_catalog())["library_path"] == exported

@@ -483,3 +483,11 @@ def test_a_file_that_cannot_be_read_is_no_sign_of_an_intruder(unreadable, words)
     plan = plan_from_facts("gpu01", facts, FakeHost(Candidates(), CHANGES), {"nvidia_driver_manage": False})
     (warning,) = [warning for warning in plan.warnings if warning.code == "host.unreadable"]
     assert words in warning.hint
+
+
+def test_what_apt_says_no_size_of_has_none():
+    bare = {"ok": True, "error": None, "changes": [dict(CHANGES["changes"][0])]}
+    del bare["changes"][0]["download_bytes"]
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), FakeHost(CANDIDATES["noble"], bare), DEFAULTS)
+    (change,) = plan.packages
+    assert (change.download_bytes, change.disk_bytes, plan.download_bytes, plan.disk_bytes) == (0, 0, 0, 0)

@@ -108,3 +108,28 @@ def test_known_hosts_markers_and_places(tmp_path):
     (tmp_path / "kh").write_text(f"\n@revoked * ssh-ed25519 {KEY}\n")
     (entry,) = knownhosts.lookup((str(tmp_path / "absent"), str(tmp_path / "kh")), "gpu01", 22)
     assert (entry.marker, entry.line, entry.file) == ("@revoked", 2, str(tmp_path / "kh"))
+
+
+def test_who_vouches_for_host_keys_where_nothing_else_is_said():
+    """The defaults of UserKnownHostsFile and GlobalKnownHostsFile (man ssh_config)."""
+    own = [str(Path.home() / ".ssh" / name) for name in ("known_hosts", "known_hosts2")]
+    everyone = ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
+    assert list(target.resolve(Connection(address="gpu01")).known_hosts) == own + everyone
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+@pytest.mark.parametrize("port", [22, 2222])
+def test_a_key_that_was_accepted_is_found_again(tmp_path, hashed, port):
+    file = str(tmp_path / "new/kh")
+    knownhosts.add(file, "gpu01", port, "ssh-ed25519", KEY, hashed=hashed)
+    assert ("gpu01" in Path(file).read_text()) is not hashed
+    (entry,) = knownhosts.lookup((file,), "gpu01", port)
+    assert (entry.type, entry.blob) == ("ssh-ed25519", KEY)
+    assert knownhosts.lookup((file,), "gpu02", port) == []
+
+
+@pytest.mark.parametrize("file", ["/dev/null", "none"])
+def test_who_keeps_no_host_keys_gets_none(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    knownhosts.add(file, "gpu01", 22, "ssh-ed25519", KEY, hashed=False)
+    assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import socket
+import threading
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +28,7 @@ from provision.render.results import applied
 from provision.rollout import summary as rollout_summary
 from provision.rollout.agreed import beyond
 from provision.rollout.hooks import hooks_of
+from provision.rollout.interrupts import Interrupts
 from provision.rollout.options import RolloutOptions, parse, seconds
 from provision.rollout.state import DONE, HostState, Process, RunState, Store, WaveState, Where, find, new_state
 from provision.rollout.summary import duration
@@ -513,3 +516,29 @@ def test_an_interruption_is_said_once_with_what_is_done_and_what_still_runs():
     assert rollout_summary.interruption(RunState(hosts=begun), {}).message == "interrupted: nothing was changed"
     said = rollout_summary.interruption(RunState(hosts=hosts), {}, check=True)
     assert said.message == "interrupted: nothing was changed" and "--resume" not in said.hint
+
+
+def test_only_the_main_thread_listens_to_signals():
+    """signal.signal() raises ValueError in another thread: a program that uses our API may call from one."""
+    done = []
+
+    def work():
+        with Interrupts().caught():
+            done.append(signal.getsignal(signal.SIGINT))
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [before]
+
+
+def test_a_signal_that_was_put_off_ends_it_at_the_next_check_and_not_before():
+    interrupts = Interrupts()
+    interrupts.check()
+    with interrupts.later("the wave"):
+        interrupts._take(signal.SIGINT, None)
+        interrupts.check()
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.check()
+    interrupts.check()
