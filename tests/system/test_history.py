@@ -558,10 +558,10 @@ def test_toolkits_that_a_run_brought_go_again(tmp_path):
 def test_installed_toolkits_by_their_packages():
     packages = {
         name: SimpleNamespace(installed=True, version="1-1")
-        for name in ("cuda-toolkit-12-8", "cuda-nvcc-11-8", "cuda-libraries-9-2", "cuda-libraries-12-8", "libnccl2")
+        for name in ("cuda-toolkit-12-8", "cuda-nvcc-11-8", "cuda-libraries-9-2", "cuda-libraries-13-1", "libnccl2")
     }
     packages["cuda-toolkit-13-0"] = SimpleNamespace(installed=False, version="1-1")
-    assert rollback.installed_toolkits(SimpleNamespace(packages=packages)) == ["9.2", "12.8"]
+    assert rollback.installed_toolkits(SimpleNamespace(packages=packages)) == ["9.2", "12.8", "13.1"]
 
 
 def test_runs_that_cannot_be_undone(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from provision.facts import Facts
-from provision.parts.driver.installed import installed_driver, is_cuda_uri
+from provision.parts.driver.installed import channel_of, installed_driver, is_cuda_uri
 
 NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/"
 LOCAL = "file:///var/cuda-repo-ubuntu2404-12-8-local"
@@ -69,3 +69,19 @@ def test_firmware_of_the_driver_before_is_no_second_version():
     )
     assert found.version == "580.173.02"
     assert "nvidia-firmware-580-server-580.126.20" in found.packages
+
+
+@pytest.mark.parametrize(
+    ("locked", "channel"),
+    [
+        ({}, None),
+        ({"nvidia-driver-580": "580.95.05-0ubuntu0~gpu24.04.1"}, "ppa"),
+        ({"nvidia-driver-580-server": "580.95.05-0ubuntu1"}, "ubuntu"),
+        ({"nvidia-driver-580": "580.95.05-0ubuntu0.24.04.2", "nvidia-settings": "510.47.03-0ubuntu1"}, "ubuntu"),
+        # one name with a branch is enough to leave the question to the sources
+        ({"nvidia-driver-580": "580.95.05-0ubuntu1", "nvidia-settings": "580.95.05-0ubuntu1"}, "ubuntu"),
+        ({"nvidia-driver": "590.48.01-1ubuntu1", "nvidia-settings": "590.48.01-1ubuntu1"}, "cuda"),
+    ],
+)
+def test_the_channel_of_locked_versions(locked, channel):
+    assert channel_of(Facts(), locked) == channel
