@@ -3,6 +3,7 @@
 # Runs on the host: answers calls that arrive on stdin. Standard library only, Python 3.8 and later.
 # Sent as text by session.py, after _importer.py; see there for the frames. TOKEN is set in the namespace before this is
 # executed. What is imported only after a failure is not imported here: forty hosts in one machine pay for it forty times.
+import gc
 import importlib
 import json
 import marshal
@@ -72,6 +73,8 @@ def serve():
     os.environ["PATH"] = ":".join([p for p in have if p] + [p for p in more if p not in have])
     sys.meta_path.insert(0, Finder())
     signal.signal(signal.SIGALRM, give_up)
+    # An answer is given before there is garbage in circles that is worth a search.
+    gc.disable()
     while True:
         head = requests.readline()
         if not head:

@@ -53,9 +53,13 @@ def program(name: str) -> str:
 
 
 @once
-def server(token: str) -> bytes:
-    """Return the frame that starts the server on the host."""
-    return _frame(f"TOKEN = {token!r}\n{program('_importer')}\n{program('_server')}".encode())
+def server(token: str, takes_code: bool) -> bytes:
+    """Return what starts the server on the host: its text, or a line that runs the code which follows (see session.py)."""
+    text = f"TOKEN = {token!r}\n{program('_importer')}\n{program('_server')}"
+    if not takes_code:
+        return _frame(text.encode())
+    code = marshal.dumps(compile(text, "<server>", "exec"))
+    return _frame(b"import marshal; exec(marshal.loads(zlib.decompress(b.read(int(b.readline())))))") + _frame(code)
 
 
 def request(module: str, args: dict[str, Any], timeout: float, known: set[tuple[str, str]], takes_code: bool) -> bytes:

@@ -1,7 +1,7 @@
 """A session with a host: one Python process there that answers calls, as root where that is wanted.
 
 How it goes: ``python3 -c BOOTSTRAP`` prints the token and the number of its bytecode, reads one frame (the server,
-compressed) and runs it. What a call imports there is sent as bytecode where that is the controller's own, else as sources.
+compressed) and runs it. It, and what a call imports there, is sent as bytecode where that is the controller's own, else as sources.
 Then frames go both ways on the same channel: a decimal length, a newline, zlib data with JSON inside. Answers have the
 token before the length, so that anything a login shell or sudo prints is recognised.
 
@@ -162,7 +162,7 @@ class ProgramSession:
         self._known.clear()
         self._takes_code = bytecode == MAGIC_NUMBER.hex().encode()
         request = bundle.request(module, args, timeout, self._known, self._takes_code)
-        self._send(bundle.server(TOKEN) + request, deadline)
+        self._send(bundle.server(TOKEN, self._takes_code) + request, deadline)
         return self._answer(deadline)
 
     def _command(self) -> tuple[list[str], bytes | None]:

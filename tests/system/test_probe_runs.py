@@ -1,5 +1,6 @@
 """The probe as hosts run it: sent as text, by every Python from 3.8, with and without root, quickly."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -36,7 +37,8 @@ class Finder:
 sys.meta_path.insert(0, Finder())
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe
 before = set(sys.modules)
-print(json.dumps({"facts": probe.main(json.loads(ARGS)), "modules": sorted(before)}))
+facts = probe.main(json.loads(ARGS))
+print(json.dumps({"facts": facts, "modules": sorted(before), "all": sorted(sys.modules)}))
 """
 
 
@@ -109,6 +111,14 @@ def test_start_needs_no_slow_module():
         "logging",
     }
     assert not slow & set(_run(sys.executable, {})["modules"])
+
+
+def test_a_read_loads_no_openssl(tmp_path):
+    path = "/etc/modprobe.d/gpu-provision.conf"
+    root = trees.build(tmp_path / "host", {"base": "h100x1", "files": {path: "options nvidia x=1\n"}})
+    read = _run(sys.executable, {"root": str(root)})
+    assert read["facts"]["own_files"][path] == hashlib.sha256(b"options nvidia x=1\n").hexdigest()
+    assert "_hashlib" not in read["all"]
 
 
 def test_only_the_standard_library_is_imported():

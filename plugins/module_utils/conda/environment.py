@@ -12,7 +12,7 @@ import pwd
 import re
 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
-from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
+from ansible_collections.gpu.provision.plugins.module_utils.lib import digests, lazy_re
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 
 _PACKAGES = lazy_re.compile(
@@ -82,9 +82,7 @@ def digest(path, tree=None):
     folders = conda_read.metadata_folders(path, tree, python) if python else []
     text = "\n".join(records) + "\n--\n" + "\n".join(folders)
     # slow to load, and most hosts have nothing to hash
-    import hashlib
-
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return digests.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _same(package, version):

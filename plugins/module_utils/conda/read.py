@@ -12,7 +12,7 @@ import os
 import re
 import stat
 
-from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re, own_state
+from ansible_collections.gpu.provision.plugins.module_utils.lib import digests, lazy_re, own_state
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree, json_object
 
 # Lies in a prefix while an installer of ours works on it. Its flock is held by the installer's processes.
@@ -238,9 +238,7 @@ def terms_hash(channel):
     """Folder name under which the terms plugin keeps a channel (hash_channel in conda-anaconda-tos, path.py)."""
     location, _, name = re.sub(r"^[a-z]+://", "", channel.rstrip("/")).partition("/")
     # slow to load, and most hosts have nothing to hash
-    import hashlib
-
-    return hashlib.sha256((location + name).encode("utf-8")).hexdigest()
+    return digests.sha256((location + name).encode("utf-8")).hexdigest()
 
 
 def init_block(text):

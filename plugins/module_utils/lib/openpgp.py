@@ -13,6 +13,8 @@ import base64
 import binascii
 import re
 
+from ansible_collections.gpu.provision.plugins.module_utils.lib import digests
+
 _BLOCK = re.compile(
     rb"^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(.*?)^-----END PGP PUBLIC KEY BLOCK-----", re.M | re.S
 )
@@ -202,13 +204,11 @@ def _take(data, at, length):
 
 def _fingerprint(body):
     # slow to load, and few reads of a host meet a key
-    import hashlib
-
     version = body[0] if body else None
     if version == 4:
         # OpenPGP defines SHA-1 here; it names the key, apt and gpg check the signatures.
-        return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()  # noqa: S324
+        return digests.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
     if version in (5, 6):
         prefix = b"\x9a" if version == 5 else b"\x9b"
-        return hashlib.sha256(prefix + len(body).to_bytes(4, "big") + body).hexdigest().upper()
+        return digests.sha256(prefix + len(body).to_bytes(4, "big") + body).hexdigest().upper()
     raise ValueError("OpenPGP key of version %s: only 4, 5 and 6 are known" % version)

@@ -21,6 +21,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import pr
 from ansible_collections.gpu.provision.plugins.module_utils.cuda import probe as cuda_probe
 from ansible_collections.gpu.provision.plugins.module_utils.lib import (
     deb_version,
+    digests,
     driver_names,
     kmod,
     lazy_re,
@@ -1137,7 +1138,5 @@ def read_disks(tree):
 
 
 def _sha256(tree, path):
-    import hashlib
-
     data = tree.read_bytes(path)
-    return None if data is None else hashlib.sha256(data).hexdigest()
+    return None if data is None else digests.sha256(data).hexdigest()
