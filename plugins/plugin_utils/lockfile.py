@@ -11,6 +11,8 @@ import os
 import re
 from pathlib import Path
 
+# Variable (an extra variable of the command, any variable in plain Ansible): a lock's path, "none" for no lock at all.
+VARIABLE = "gpu_provision_lock"
 # The first inventory of a folder; every other one there has INVENTORY.lock.yml.
 NAME = "fleet.lock.yml"
 _LINE = re.compile(r"^inventory:[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|([^#'\"\s][^#\n]*?))[ \t]*(?:#.*)?$", re.MULTILINE)

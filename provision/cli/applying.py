@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.gpu.provision.plugins.plugin_utils.lockfile import VARIABLE
 from provision.catalog import VARIABLE as CATALOG
 from provision.catalog import other_catalog
 from provision.cli.base import Settings, agreed, finish, open_fleet, with_values
 from provision.errors import UsageError
-from provision.lock.model import VARIABLE
 
 if TYPE_CHECKING:
     from provision.documents import ApplyDocument, PlanDocument
@@ -57,7 +57,7 @@ def begin(settings: Settings, options: RolloutOptions, how: How, *, rollback: st
     if back is not None:
         options = options.model_copy(update={"rollback": back.run.run})
         settings = replace(settings, inventory=settings.inventory or _where_it_was(back))
-    fleet, renderer = open_fleet(with_values(settings, options.values or False), "apply")
+    fleet, renderer = open_fleet(with_values(settings, options.values or False), "apply", dial=back is None)
     if back is not None:
         _settle(fleet, back, renderer)
     return _carry_out(settings, fleet, renderer, options, None, how, back)

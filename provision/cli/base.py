@@ -393,21 +393,29 @@ def agreed(renderer: Renderer, count: int) -> bool:
     return renderer.confirm(f"Change {count} host{'' if count == 1 else 's'}?")
 
 
-def open_fleet(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
-    """Read the inventory while the rest of the program loads; return the fleet and what prints."""
+def open_fleet(settings: Settings, command: str, *, dial: bool = False) -> tuple[Fleet, Renderer]:
+    """Read the inventory while the rest of the program loads; return the fleet and what prints.
+
+    dial: the command asks every host at once. Where the inventory is at hand, the logins begin while the program loads.
+    """
     loading = _start(settings)
     with _saying("" if settings.json else "reading the inventory"):
         # Half a second of Ansible in a process of its own: meanwhile this one loads all that the command will need. It stays, so
         # that no garbage is searched for in it.
         gc.disable()
-        importlib.import_module(f"provision.commands.{command}")
+        from provision.runs import fleet as runs
+
         importlib.import_module("provision.remote.client")
+        fleet: Fleet | None = None
+        if dial and loading.at_hand:
+            fleet = runs.fleet_of(loading.result(), settings.forks)
+            runs.dial(fleet)
+        importlib.import_module(f"provision.commands.{command}")
         from provision.lib import scratch
         from provision.render import Renderer
-        from provision.runs.fleet import fleet_of, warm_up
 
         renderer = Renderer(as_json=settings.json, verbosity=settings.verbose)
-        warm_up()
+        runs.warm_up()
         # What a killed command left: a command that makes no folder of its own would leave it there.
         scratch.remove_left_behind()
         gc.freeze()
@@ -415,7 +423,7 @@ def open_fleet(settings: Settings, command: str) -> tuple[Fleet, Renderer]:
         inventory = loading.result()
     if not settings.json:
         renderer.warnings(inventory.warnings)
-    return fleet_of(inventory, settings.forks), renderer
+    return fleet or runs.fleet_of(inventory, settings.forks), renderer
 
 
 @contextlib.contextmanager

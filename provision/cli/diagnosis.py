@@ -77,7 +77,7 @@ def diagnose(
 
         defaults = {name: variable.default for name, variable in variables.known().items()}
         return finish(settings, command.of_bundle(bundle, defaults))
-    fleet, renderer = open_fleet(settings, "diagnose")
+    fleet, renderer = open_fleet(settings, "diagnose", dial=True)
     from provision.commands import diagnose as command
 
     if export is not None:

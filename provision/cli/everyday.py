@@ -105,7 +105,7 @@ def scan(settings: Settings) -> int:
 
     A fleet is a table; one host (-l gpu01), or -v, is shown layer by layer.
     """
-    fleet, renderer = open_fleet(settings, "scan")
+    fleet, renderer = open_fleet(settings, "scan", dial=True)
     from provision.commands import scan as command
 
     return finish(settings, command.run(fleet, renderer.progress()), renderer)
@@ -120,7 +120,7 @@ def envs(
 
     Homes on network file systems are read only if the inventory names their users.
     """
-    fleet, renderer = open_fleet(settings, "envs")
+    fleet, renderer = open_fleet(settings, "envs", dial=True)
     from provision.commands import envs as command
 
     return finish(settings, command.run(fleet, renderer.progress(), sizes=not no_size), renderer)
@@ -158,7 +158,7 @@ def plan(
     settings = replace(settings, verbose=max(settings.verbose, int(why)))
     settings = with_lock(settings, lock, no_lock)
     settings = with_values(settings, prune and {"cuda_toolkit_prune": True})
-    fleet, renderer = open_fleet(settings, "plan")
+    fleet, renderer = open_fleet(settings, "plan", dial=True)
     from provision.commands import plan as command
 
     document = command.run(fleet, renderer.progress())
@@ -324,7 +324,7 @@ def verify(
         from provision.rollout.options import seconds
 
         load = seconds(soak, "--soak")
-    fleet, renderer = open_this_machine(settings, "verify") if local else open_fleet(settings, "verify")
+    fleet, renderer = open_this_machine(settings, "verify") if local else open_fleet(settings, "verify", dial=True)
     from provision.commands import verify as command
     from provision.planning.verification import QUICK, CheckSelection
 

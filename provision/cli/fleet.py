@@ -56,7 +56,7 @@ def drift(
 
     Reads each host once, without apt. Exit code 2 if a host drifted.
     """
-    fleet, renderer = open_fleet(with_lock(settings, lock, no_lock), "drift")
+    fleet, renderer = open_fleet(with_lock(settings, lock, no_lock), "drift", dial=True)
     from provision.commands import drift as command
 
     if metrics:

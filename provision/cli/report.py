@@ -46,7 +46,7 @@ def report(
     path = output or (None if settings.json or serve is not None else _PAGE)
     if path:
         files.check_writable(path, _HINT)
-    fleet, renderer = open_fleet(with_lock(settings, lock, no_lock), "report")
+    fleet, renderer = open_fleet(with_lock(settings, lock, no_lock), "report", dial=True)
     from provision.cli.serving import read, serve_page
 
     if serve is not None:

@@ -166,6 +166,11 @@ class Loading:
                     stdin.write(json.dumps(request))
                     stdin.close()
 
+    @property
+    def at_hand(self) -> bool:
+        """True where result() need not wait, and Ansible said nothing that is to be shown first."""
+        return self._kept is not None and not self._kept["talk"]
+
     def result(self, timeout: float = 300) -> Inventory:
         """Wait and return the inventory; UsageError when it cannot be used."""
         answer = self._kept or self._answer(timeout)

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from ansible_collections.gpu.provision.plugins.plugin_utils.lockfile import NAME
+from ansible_collections.gpu.provision.plugins.plugin_utils.lockfile import VARIABLE as VARIABLE
 from provision.errors import Issue, UsageError
 from provision.lib import files, own_state
 from provision.lib.text import natural
@@ -28,8 +29,6 @@ from provision.parts.driver.part import LockedDriver
 from provision.parts.locked import Locked, Versions
 from provision.parts.registry import in_locks
 
-# Variable (an extra variable of the command, any variable in plain Ansible): a lock's path, "none" for no lock at all.
-VARIABLE = "gpu_provision_lock"
 SCHEMA = "provision/lock/1"
 WRITE_HINT = "name a file in a folder that you can write: -o FILE"
 # The C one is ten times faster, where PyYAML was built with it; a lock of a hundred hosts has thousands of lines.

@@ -13,10 +13,10 @@ import sys
 
 from provision.errors import UnreachableError
 from provision.inventory import Host
-from provision.remote.parallel import for_each
+from provision.remote.parallel import MAX_FORKS, for_each
 from provision.remote.session import ProgramSession, Session
 
-__all__ = ["Session", "close_shared", "for_each", "open_session"]
+__all__ = ["MAX_FORKS", "Session", "close_shared", "for_each", "open_session"]
 
 
 def open_session(host: Host) -> Session:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from ansible_collections.gpu.provision.plugins.plugin_utils.lockfile import source_of
+from ansible_collections.gpu.provision.plugins.plugin_utils import lockfile
 from provision import remote
 from provision.catalog import load_catalog
 from provision.errors import ProvisionError, UnreachableError
 from provision.inventory import Host, Inventory, variables
 from provision.lib import load
-from provision.lock.model import VARIABLE as LOCK_VARIABLE
 
 T = TypeVar("T")
 # Sessions that wait for the end of a change: how many, and for how long.
@@ -82,6 +83,8 @@ class Fleet:
     forks: int | None = None
     # see ask_all
     kept: dict[str, tuple[remote.Session, float]] = field(default_factory=dict, repr=False)
+    # see dial
+    dialled: dict[str, queue.SimpleQueue[remote.Session | BaseException]] = field(default_factory=dict, repr=False)
 
     @property
     def hosts(self) -> list[Host]:
@@ -91,9 +94,9 @@ class Fleet:
 def fleet_of(inventory: Inventory, forks: int | None = None) -> Fleet:
     """Return the fleet; VariablesError (exit 64) when a role variable is unknown or wrong."""
     values = variables.effective_all(inventory.hosts)
-    beside = {"inventory_dir": _folder(inventory.sources), "inventory_source": source_of(inventory.sources)}
-    if LOCK_VARIABLE in inventory.extra_vars:
-        beside[LOCK_VARIABLE] = inventory.extra_vars[LOCK_VARIABLE]
+    beside = {"inventory_dir": _folder(inventory.sources), "inventory_source": lockfile.source_of(inventory.sources)}
+    if lockfile.VARIABLE in inventory.extra_vars:
+        beside[lockfile.VARIABLE] = inventory.extra_vars[lockfile.VARIABLE]
     return Fleet(inventory, {name: {**found, **beside} for name, found in values.items()}, forks)
 
 
@@ -101,6 +104,20 @@ def _folder(sources: Sequence[str]) -> str:
     """Where files that the inventory names are looked for: beside it; the current folder without a file."""
     paths = [Path(source) for source in sources if "," not in source and Path(source).exists()]
     return str((paths[0] if paths[0].is_dir() else paths[0].parent).resolve()) if paths else str(Path.cwd())
+
+
+def dial(fleet: Fleet) -> None:
+    """Begin to log in to the hosts that the next ask_all asks first, while the program loads: it takes over what comes of it."""
+
+    def one(host: Host, answer: queue.SimpleQueue[remote.Session | BaseException]) -> None:
+        try:
+            answer.put(remote.open_session(host))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the session is asked for
+            answer.put(error)
+
+    for host in fleet.hosts[: fleet.forks or remote.MAX_FORKS]:
+        answer = fleet.dialled[host.name] = queue.SimpleQueue()
+        threading.Thread(target=one, args=(host, answer), name=f"dial-{host.name}", daemon=True).start()
 
 
 def warm_up() -> None:
@@ -133,8 +150,15 @@ class _Resumed:
         self._session.close()
 
 
-def _open(host: Host, kept: tuple[remote.Session, float] | None) -> remote.Session:
-    """Open a session, or take one that was kept and when it was last used."""
+def _open(fleet: Fleet, host: Host) -> remote.Session:
+    """Open a session, or take one that was kept or is being opened."""
+    dialled = fleet.dialled.pop(host.name, None)
+    if dialled is not None:
+        answer = dialled.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+    kept = fleet.kept.pop(host.name, None)
     if kept is None:
         return remote.open_session(host)
     if time.monotonic() - kept[1] < _KEEP_SECONDS:
@@ -176,7 +200,7 @@ def ask_all(
 
     def once(host: Host, begun: list[bool]) -> T:
         start = time.monotonic()
-        opened = _open(host, fleet.kept.pop(host.name, None))
+        opened = _open(fleet, host)
         if (seconds := time.monotonic() - start) > _SLOW_SECONDS:
             slow[host.name] = seconds
         begun.append(True)

@@ -74,7 +74,7 @@ def remembered(monkeypatch):
         key = json.dumps([sources, limit, extra_vars])
         if key not in _LOADED:
             _LOADED[key] = real(sources, limit, extra_vars, **options).result()
-        return SimpleNamespace(result=lambda: _LOADED[key])
+        return SimpleNamespace(at_hand=not _LOADED[key].warnings, result=lambda: _LOADED[key])
 
     monkeypatch.setattr(inventory, "start", start)
 

@@ -117,3 +117,31 @@ def test_the_slowest_are_named_and_the_others_counted(count, said):
     text = fleet._slow({f"gpu{number}": 60.0 + number for number in range(count)})
     assert text.startswith(f"slow to log in: gpu{count - 1} ({59 + count} s)") and said in text
     assert (" more" in text) is (count > 5)
+
+
+def test_a_session_that_is_being_opened_is_taken_over(opened, one):
+    fleet.dial(one)
+    assert ask(one, False) == {"a": 1}
+    assert (len(opened), opened[0].closed, one.dialled) == (1, True, {})
+
+
+def test_only_those_that_are_asked_first_are_dialled(opened):
+    many = fleet.Fleet(Inventory(hosts=[Host(f"h{i}") for i in range(5)], sources=[]), {}, forks=2)
+    fleet.dial(many)
+    assert list(many.dialled) == ["h0", "h1"]
+    assert (len(ask(many, False)), len(opened), many.dialled) == (5, 5, {})
+
+
+@pytest.mark.parametrize(("code", "tries"), [("connect.refused", 1), ("connect.lost", 2)])
+def test_why_a_host_cannot_be_dialled_is_said_when_it_is_asked(one, monkeypatch, code, tries):
+    tried = []
+
+    def open_session(host):
+        tried.append(host.name)
+        raise UnreachableError(code, "no", host=host.name)
+
+    monkeypatch.setattr(remote, "open_session", open_session)
+    monkeypatch.setattr(fleet, "_PAUSE_SECONDS", 0)
+    fleet.dial(one)
+    assert ask(one, False)["a"].issue.code == code
+    assert len(tried) == tries

@@ -278,7 +278,7 @@ def test_both_documents_have_a_schema():
 def test_a_file_that_cannot_be_written_is_said_before_any_host_is_asked(place, monkeypatch, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     fleet, asked = fake_fleet(monkeypatch, tmp_path, {"gpu01": healthy("gpu01")})
-    monkeypatch.setattr(cli_fleet, "open_fleet", lambda settings, command: (fleet, Renderer(as_json=True)))
+    monkeypatch.setattr(cli_fleet, "open_fleet", lambda settings, command, **more: (fleet, Renderer(as_json=True)))
     with pytest.raises(UsageError, match="cannot write"):
         lock.run(fleet, tmp_path / place)
     with pytest.raises(UsageError, match="cannot write"):
@@ -289,7 +289,7 @@ def test_a_file_that_cannot_be_written_is_said_before_any_host_is_asked(place, m
 def test_a_drift_is_told_and_its_metrics_are_written(monkeypatch, tmp_path, capsys):
     odd = changed(healthy("gpu01"), {"packages/libnvidia-compute-580": {"status": "ii"}})
     fleet, _ = fake_fleet(monkeypatch, tmp_path, {"gpu01": odd})
-    monkeypatch.setattr(cli_fleet, "open_fleet", lambda settings, command: (fleet, Renderer(as_json=True)))
+    monkeypatch.setattr(cli_fleet, "open_fleet", lambda settings, command, **more: (fleet, Renderer(as_json=True)))
     assert cli_fleet.drift(Settings(json=True), metrics=tmp_path / "x.prom") == 2
     assert json.loads(capsys.readouterr().out)["hosts"]["gpu01"]["status"] == "drifted"
     assert 'gpu_provision_drift_host_drifted{host="gpu01"} 1' in (tmp_path / "x.prom").read_text()
