@@ -189,7 +189,7 @@ class Catalog(Files):
         """Branches that drive every one of these GPUs, with at least one module flavour for all of them
         together."""
         listed = list(gpus)
-        return {branch.number for branch in self.branches if self.flavours(listed, branch.number)}
+        return {branch.number for branch in self.branches if self._flavours(listed, branch)}
 
     def flavours(self, gpus: Iterable[Gpu], branch: str | int) -> list[Flavour]:
         """Module flavours with which a branch drives every one of these GPUs, preferred first; empty: it does
@@ -199,8 +199,9 @@ class Catalog(Files):
         open preferred from 560, open only from 620. Blackwell and newer, and Grace Hopper: open only (source:
         driver installation guide 610 and 620). Without GPUs: what the branch offers at all.
         """
-        row = self.branch(branch)
-        listed = list(gpus)
+        return self._flavours(list(gpus), self.branch(branch))
+
+    def _flavours(self, listed: Sequence[Gpu], row: Branch) -> list[Flavour]:
         offered: list[Flavour] = {
             "none": ["proprietary"],
             "available": ["proprietary", "open"],

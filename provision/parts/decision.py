@@ -19,11 +19,7 @@ CHANNELS = {"ubuntu": "the Ubuntu archive", "cuda": "NVIDIA's repository", "ppa"
 
 def of_role(values: Mapping[str, Any], prefix: str, config: Any) -> dict[str, Any]:
     """The values of one role's variables that a config (a dataclass) has as fields, by the names of these."""
-    return {
-        name.removeprefix(prefix): value
-        for name, value in values.items()
-        if name.startswith(prefix) and name.removeprefix(prefix) in config.__dataclass_fields__
-    }
+    return {name: values[prefix + name] for name in config.__dataclass_fields__ if prefix + name in values}
 
 
 @dataclass(frozen=True)

@@ -211,7 +211,9 @@ def command(monkeypatch, tmp_path):
     from provision.render import Renderer
 
     fleet, _ = fake_fleet(monkeypatch, tmp_path, {"gpu01": reports.facts("gpu01", 2, tmp_path)}, reports.answer)
-    monkeypatch.setattr(cli_report, "open_fleet", lambda settings, name, **more: (fleet, Renderer(as_json=settings.json)))
+    monkeypatch.setattr(
+        cli_report, "open_fleet", lambda settings, name, **more: (fleet, Renderer(as_json=settings.json))
+    )
     monkeypatch.chdir(tmp_path)
     return cli.run
 

@@ -17,6 +17,7 @@ Runs on the controller and, standard library only, on hosts with any Python from
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
@@ -118,6 +119,7 @@ class DriverPackage(object):
         return None if self.branch is None else self.branch + ("-server" if self.server else "")
 
 
+@functools.lru_cache(maxsize=4096)
 def parse(name):
     """Return the DriverPackage that a package name means, or None when it is not a driver package.
 
