@@ -41,8 +41,7 @@ def test_every_playbook_runs_from_the_tarball(anywhere, lab, target):
     first = anywhere("site", *where)
     assert first.returncode == 0, first.stdout + first.stderr
     assert target.run("nvidia-smi -L").stdout.startswith("GPU 0")
-    second = anywhere("site", *where)
-    assert second.returncode == 0 and "changed=0" in second.stdout, second.stdout + second.stderr
+    # That a second run changes nothing, and that a refusal is told: test_runner.py.
     for name in ("plan", "verify", "drift", "rescue"):
         done = anywhere(name, *where)
         assert name != "plan" or "nothing to change" in done.stdout, done.stdout
@@ -53,5 +52,3 @@ def test_every_playbook_runs_from_the_tarball(anywhere, lab, target):
     drifted = anywhere("drift", *where)
     assert drifted.returncode == 2, drifted.stdout
     assert "ansible-playbook gpu.provision.site" in drifted.stdout
-    refused = anywhere("plan", *where, "-e", "nvidia_driver_branch=99")
-    assert refused.returncode == 2 and "99" in refused.stdout, refused.stdout
