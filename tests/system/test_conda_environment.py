@@ -224,7 +224,13 @@ def test_an_explicit_list(place):
         ({"channels": ["{web}/nowhere"]}, "conda.no_channel", "nowhere"),
         ({"channels": ["http://127.0.0.1:9/conda-forge"]}, "conda.unreachable", "127.0.0.1:9"),
         ({"pip": [{"packages": ["torch==9.9.9"], "index_url": "{web}/whl/cu124"}]}, "conda.no_wheel", "9.9.9"),
-        ({"pip": [{"packages": ["torch"], "index_url": "http://127.0.0.1:9/"}]}, "conda.unreachable", "127.0.0.1"),
+        # pip tries for ten seconds; an environment file has the same above.
+        pytest.param(
+            {"pip": [{"packages": ["torch"], "index_url": "http://127.0.0.1:9/"}]},
+            "conda.unreachable",
+            "127.0.0.1",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_what_conda_and_pip_say_is_handed_on_and_nothing_stays(place, changes, code, words):

@@ -20,6 +20,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import read as
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError
 from ansible_collections.gpu.provision.plugins.module_utils.conda.read import prefix_state
 from tests.lab.conda import Proxy
+from tests.sample import share
 from tests.system.condalab import make_user, needs_root, place, remove_user, web_folder
 
 __all__ = ["place", "web_folder"]
@@ -305,7 +306,7 @@ def test_an_ubuntu_that_is_too_old(place):
 # ---- cut off
 
 
-@pytest.mark.parametrize("step", ["bootstrap", "unpack", "link", "post"])
+@pytest.mark.parametrize("step", share(["bootstrap", "unpack", "link", "post"], 2))
 def test_a_killed_installer_is_finished_by_the_next_run(place, step):
     place.inject(f"die={step}")
     error = refusal(place)
