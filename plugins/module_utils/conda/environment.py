@@ -81,7 +81,6 @@ def digest(path, tree=None):
     python = conda_read.package_names(path, tree).get("python", {}).get("version")
     folders = conda_read.metadata_folders(path, tree, python) if python else []
     text = "\n".join(records) + "\n--\n" + "\n".join(folders)
-    # slow to load, and most hosts have nothing to hash
     return digests.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 

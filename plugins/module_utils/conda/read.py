@@ -237,7 +237,6 @@ def accepted_terms(root, tree=None):
 def terms_hash(channel):
     """Folder name under which the terms plugin keeps a channel (hash_channel in conda-anaconda-tos, path.py)."""
     location, _, name = re.sub(r"^[a-z]+://", "", channel.rstrip("/")).partition("/")
-    # slow to load, and most hosts have nothing to hash
     return digests.sha256((location + name).encode("utf-8")).hexdigest()
 
 

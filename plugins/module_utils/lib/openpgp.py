@@ -203,7 +203,6 @@ def _take(data, at, length):
 
 
 def _fingerprint(body):
-    # slow to load, and few reads of a host meet a key
     version = body[0] if body else None
     if version == 4:
         # OpenPGP defines SHA-1 here; it names the key, apt and gpg check the signatures.
