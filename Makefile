@@ -60,10 +60,10 @@ system: $(STAMP)  ## tests with real ansible-playbook, ssh, sudo and terminals o
 
 # Ubuntu's own root file system for the tests with real apt, where one lies beside the checkout.
 lab-test: export LAB_APT_ROOTFS ?= $(wildcard ../shared/images/ubuntu-24.04-rootfs.tar.xz)
-# The small files of tests/apt come last, so that no long one runs alone at the end.
+# Long files come first (tests/apt/test_transaction.py) and the small ones of tests/apt last, so that none runs alone at the end.
 lab-test: $(STAMP)  ## tests on simulated hosts and real apt (containers, root)
 	$(BIN)/python -m tests.lab setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/faults tests/attack/lab tests/lab tests/apt --ignore=tests/lab/self
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/apt/test_t*.py tests/faults tests/attack/lab tests/lab tests/apt/test_[!t]*.py --ignore=tests/lab/self
 
 lab-self-test: $(STAMP)  ## the simulator's own tests: run them when tests/lab changed
 	$(BIN)/python -m tests.lab setup

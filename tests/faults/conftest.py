@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.lab import Lab
 
 ROOT = Path(__file__).parents[2]
@@ -25,9 +26,7 @@ class Command:
         return [sys.executable, "-m", "provision", "-i", str(self.lab.inventory), *words]
 
     def run(self, *words, rc=0, timeout=300):
-        done = subprocess.run(
-            self.argv(*words), capture_output=True, text=True, env=self.env, cwd=ROOT, timeout=timeout
-        )
+        done = forked.run(["-i", str(self.lab.inventory), *words], self.env, ROOT, timeout)
         said = f"$ provision {' '.join(words)}\n{done.stdout}\n{done.stderr}"
         assert done.returncode == rc, f"exit {done.returncode}, expected {rc}\n{said}"
         return done

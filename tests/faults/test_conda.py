@@ -69,6 +69,8 @@ def test_a_third_one_that_cannot_work_is_refused_by_name_before_anything_is_touc
     assert host.run("test -e /var/cache/gpu-provision", check=False).rc == 1
 
 
+# tests/system/test_conda_install.py.
+@pytest.mark.thorough
 def test_users_get_their_own_and_what_was_killed_is_finished(fleet):
     command = fleet(HOST)
     host = command.lab.host("gpu01")

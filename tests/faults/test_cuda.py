@@ -183,6 +183,8 @@ def test_libraries_are_found_without_a_variable(fleet):
     assert "LD_LIBRARY_PATH" not in host.ssh("bash -lc env").stdout
 
 
+# The rules of this and the next two: tests/cases/plan_cuda.yml; an upgrade that moves nothing: tests/apt/test_cuda_role.py.
+@pytest.mark.thorough
 def test_a_person_adds_a_toolkit_and_the_default_stays(fleet):
     """Scenario H3: the link must not follow the last installation."""
     host = fleet.lab.host("build")
@@ -197,6 +199,7 @@ def test_a_person_adds_a_toolkit_and_the_default_stays(fleet):
     assert "cuda-nvcc-13-2" in holds(host)
 
 
+@pytest.mark.thorough
 def test_later_versions_move_nothing_that_is_held(fleet):
     host = fleet.lab.host("build")
     fleet.lab.publish("cuda", "security")
@@ -212,6 +215,7 @@ def test_later_versions_move_nothing_that_is_held(fleet):
     assert fleet.json("plan", *on("build", four))["hosts"]["build"]["status"] == "converged"
 
 
+@pytest.mark.thorough
 def test_removal_is_asked_for_and_takes_one_toolkit(fleet):
     host = fleet.lab.host("build")
     fewer = {**THREE, "cuda_toolkit_versions": ["12.4", "13.0", "13.2"]}
@@ -252,6 +256,8 @@ def test_when_none_is_wanted_our_files_go_and_nothing_else(fleet):
 # --- the others -------------------------------------------------------------------------------------------------------
 
 
+# tests/apt/test_cuda_repository.py and test_cuda_role.py: no driver comes or goes.
+@pytest.mark.thorough
 def test_a_toolkit_leaves_a_server_driver_alone(fleet):
     """Scenario F8: the package called cuda replaces the -server driver; ours must not touch it."""
     host = fleet.lab.host("server")
@@ -314,6 +320,8 @@ def test_cudnn_and_nccl_go_with_their_cuda(fleet):
     assert fleet.json("plan", *on("library", config))["hosts"]["library"]["status"] == "converged"
 
 
+# The rules: tests/cases/cuda.yml.
+@pytest.mark.thorough
 def test_cuda_of_the_archive_stays_the_archives(fleet):
     host = fleet.lab.host("both")
     config = {"cuda_toolkit_versions": ["13.1"], "cuda_toolkit_cudnn": "none", "cuda_toolkit_nccl": "none"}

@@ -57,6 +57,8 @@ def test_a_new_host_of_the_kind_gets_exactly_what_is_locked(fleet):
     assert fleet.json("drift")["exit_code"] == 0
 
 
+# The rules of what follows: tests/unit/test_lock.py; a lock that moves on: tests/faults/test_drift.py.
+@pytest.mark.thorough
 def test_the_lock_moves_on_by_the_part_that_is_named_and_says_why(fleet):
     path = fleet.lab.inventory.parent / "fleet.lock.yml"
     shutil.copy(path, path.with_name("old.lock.yml"))
@@ -72,6 +74,7 @@ def test_the_lock_moves_on_by_the_part_that_is_named_and_says_why(fleet):
     assert fleet.json("lock", "--update")["changes"] == []
 
 
+@pytest.mark.thorough
 def test_an_old_lock_brings_the_old_versions_back(fleet):
     old = str(fleet.lab.inventory.parent / "old.lock.yml")
     fleet.run("apply", "--yes", "--lock", old, "-l", "new")
@@ -79,6 +82,7 @@ def test_an_old_lock_brings_the_old_versions_back(fleet):
     assert fleet.json("drift", "--lock", old, "-l", "new")["exit_code"] == 0
 
 
+@pytest.mark.thorough
 def test_a_version_that_the_repositories_lost_is_said_in_the_plan(fleet):
     path = fleet.lab.inventory.parent / "fleet.lock.yml"
     path.write_text(path.read_text().replace(LATER, "595.99.01"))

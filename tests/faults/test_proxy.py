@@ -75,6 +75,8 @@ def test_one_proxy_reaches_every_layer_and_the_next_run_changes_nothing(shut):
     assert plain.returncode == 0 and "changed=0" in plain.stdout, plain.stdout
 
 
+# tests/apt/test_proxy.py has the same with real apt.
+@pytest.mark.thorough
 def test_a_role_alone_with_plain_ansible(shut, tmp_path):
     command, host, proxy = shut
     configure(command, gpu_proxy_http=proxy.url, miniconda_environments=[], nvidia_driver_manage=False)
@@ -91,6 +93,7 @@ def test_a_role_alone_with_plain_ansible(shut, tmp_path):
     host.run("apt-get update")
 
 
+@pytest.mark.thorough
 def test_without_it_and_with_one_that_is_not_there_the_layer_is_named(shut):
     command, host, proxy = shut
     configure(command)

@@ -6,6 +6,7 @@ import time
 import pytest
 import yaml
 
+from tests import sample
 from tests.faults.conftest import Command, driver_packages, holds
 from tests.lab import Lab
 
@@ -53,7 +54,7 @@ HOSTS = [
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    with Lab.start(HOSTS) as lab:
+    with Lab.start(HOSTS if sample.THOROUGH else HOSTS[:1]) as lab:
         yield Command(lab, tmp_path_factory.mktemp("state"))
 
 
@@ -91,6 +92,8 @@ def test_purge_takes_the_driver_alone_and_undo_brings_it_back(command):
     assert versions(host, [*FOREIGN, *toolkit(host)]) == stays
 
 
+# With real apt: tests/apt/test_rescue_purge.py, a .run file and a purge that is killed.
+@pytest.mark.thorough
 def test_two_installers_become_one(command):
     host = command.lab.host("mixed")
     # The controller dies in the middle of the purge: the next run finishes it.
@@ -108,6 +111,8 @@ def test_two_installers_become_one(command):
     assert host.run("dpkg-query -S /usr/bin/nvidia-smi").stdout.startswith("nvidia-utils-")
 
 
+# With real apt: tests/apt/test_rescue_offline.py.
+@pytest.mark.thorough
 def test_from_the_console_without_network(command):
     host = command.lab.host("console")
     before = driver_packages(host)

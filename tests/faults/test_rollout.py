@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 import yaml
 
+from tests import sample
 from tests.faults.conftest import Command, driver_packages, holds
 from tests.lab import Lab
 
@@ -70,7 +71,7 @@ def hooks(log):
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rollout")
-    with Lab.start([*HOSTS, *MORE]) as lab:
+    with Lab.start([*HOSTS, *MORE] if sample.THOROUGH else HOSTS) as lab:
         inventory = yaml.safe_load(lab.inventory.read_text())
         inventory["all"]["children"].update(hooks(folder))
         lab.inventory.write_text(yaml.safe_dump(inventory, sort_keys=False))
@@ -193,6 +194,8 @@ def test_a_host_in_use_is_waited_for(command):
     assert [wave["kind"] for wave in state_of(command)["waves"]] == ["waited"]
 
 
+# tests/unit/test_rollout.py; with a real kernel: tests/metal.
+@pytest.mark.thorough
 def test_a_host_that_does_not_come_back_stops_it(command):
     """The other of its wave is finished, the third is not begun; once it is up, the run goes on to its end."""
     lost, limit = command.lab.host("x1"), ["-e", "nvidia_driver_reboot_timeout=20"]

@@ -79,6 +79,8 @@ OWN = re.compile(
 )
 
 
+# Plain Ansible: also the Molecule scenario and tests/package; the other parts have theirs in their own files.
+@pytest.mark.thorough
 def test_plain_ansible_alone_does_the_same(fleet):
     # A stand-in of podman: it runs on the host what is to run in a container.
     podman = '#!/bin/sh\n[ "$1" != run ] || exec nvidia-smi -L\necho podman version 4.9.3\n'
@@ -135,6 +137,8 @@ def test_held_550_moves_to_580_in_one_transaction(fleet):
     command.run("plan", "-e", "nvidia_driver_branch=580-server")
 
 
+# tests/apt/test_transaction.py, and B4 of tests/faults/test_broken.py.
+@pytest.mark.thorough
 def test_apt_fails_in_the_middle_and_the_next_run_finishes(fleet):
     command = fleet({"name": "gpu01", "gpus": ["A100"], "installed": ["550 open dkms held"]})
     host = command.lab.host("gpu01")
@@ -179,6 +183,8 @@ def test_interrupted_in_the_middle(fleet):
     command.run("verify", "-e", "nvidia_driver_branch=580-server")
 
 
+# tests/faults/test_rollout.py has one that is off, tests/system/test_remote_ssh.py one whose password is wrong.
+@pytest.mark.thorough
 def test_three_hosts_three_fates(fleet):
     command = fleet(
         {"name": "fine", "gpus": ["RTX 4090"], "nouveau": False},
@@ -245,6 +251,8 @@ def test_refused_at_plan_time(refusal_fleet, number):
     assert host.run(EVERYTHING).stdout == before, "a refusal changed something"
 
 
+# tests/unit/test_variables.py.
+@pytest.mark.thorough
 def test_a_misspelt_variable(refusal_fleet):
     for verb in ("plan", "apply", "verify"):
         done = refusal_fleet.run(verb, "-e", "nvidia_driver_brnach=580", rc=64)
@@ -279,6 +287,8 @@ def test_boards_and_mixed_cards_get_what_they_need(fleet):
     assert not [name for name in driver_packages(mixed) if name.endswith("-open")]
 
 
+# f3 of tests/faults/test_field.py is such a host; the order: tests/unit/test_planning.py.
+@pytest.mark.thorough
 def test_nvidias_repository_from_590_on_pins_first(fleet):
     command = fleet({"name": "gpu01", "gpus": ["RTX 4090"], "nouveau": False})
     extra = ["-e", "nvidia_driver_branch=595", "-e", "nvidia_driver_channel=cuda"]
@@ -296,6 +306,8 @@ def test_nvidias_repository_from_590_on_pins_first(fleet):
     assert not [line for line in simulated if line.startswith("Inst") and "nvidia" in line]
 
 
+# tests/cases/plan.yml, checks.yml and own_files.yml.
+@pytest.mark.thorough
 def test_a_board_with_nvlink5_switches(fleet):
     command = fleet({"name": "gpu01", "gpus": ["B200 x2"], "nvlink5": True, "nouveau": False})
     host = command.lab.host("gpu01")

@@ -1,7 +1,13 @@
 """What a command loads: each module costs every user a moment, in every command."""
 
+import os
 import subprocess
 import sys
+
+import pytest
+
+from tests import forked
+from tests.forked import ROOT
 
 # Together they take longer to load than all modules of a plan itself.
 NOT_FOR_A_PLAN = ("asyncio", "invoke", "http.client", "packaging", "ssl", "urllib.request")
@@ -32,3 +38,23 @@ def test_match_exec_of_ssh_is_carried_out(tmp_path):
     argv = [sys.executable, "-c", RESOLVE, str(tmp_path / "config")]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
     assert done.stdout.split() == ["yes", "22", "()"]
+
+
+@pytest.mark.parametrize("words", [["--version"], ["compat", "--gpu", "H100", "--json"], ["plan", "--nope"], ["lock"]])
+def test_a_forked_command_is_as_one_that_was_started(words, tmp_path):
+    """tests/forked.py, which the tests on simulated hosts have."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "COLUMNS": "70"}
+    argv = [sys.executable, "-m", "provision", *words]
+    real = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    twin = forked.run(words, env, tmp_path, 60)
+    assert (twin.returncode, twin.stdout, twin.stderr) == (real.returncode, real.stdout, real.stderr)
+    assert real.stdout + real.stderr
+
+
+def test_a_forked_command_that_hangs_is_ended(tmp_path):
+    (tmp_path / "slow").write_text("#!/bin/sh\nsleep 60\n")
+    (tmp_path / "slow").chmod(0o755)
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    with pytest.raises(subprocess.TimeoutExpired):
+        forked.run(["scan", "-i", str(tmp_path / "slow")], env, tmp_path, 1)
+    assert forked.run(["--version"], env, tmp_path, 60).returncode == 0, "the next one has its own answer"

@@ -86,6 +86,8 @@ def test_no_facts_at_all(two):
     assert document["errors"][0]["host"] == "evil" and document["hosts"]["good"]["status"] == "ok"
 
 
+# tests/attack/test_facts.py: no such path is taken, and Ansible evaluates nothing that a host said.
+@pytest.mark.thorough
 def test_a_template_as_the_path_of_python(two, tmp_path):
     """Last, since it applies."""
     mark = tmp_path / "PWNED"

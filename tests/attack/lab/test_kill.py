@@ -17,6 +17,8 @@ pytestmark = pytest.mark.lab
         pytest.param("purge", ("tree",), range(1, 2), marks=pytest.mark.thorough),
     ],
 )
+# Also make attack; real apt that is killed: tests/apt/test_transaction.py.
+@pytest.mark.thorough
 def test_nothing_is_lost(kind, victims, seeds):
     with Harness(KINDS[kind], batch=len(seeds), jobs=1) as harness:
         rows = list(harness.work(seeds, victims))

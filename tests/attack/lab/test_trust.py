@@ -12,6 +12,8 @@ SOURCES = "/etc/apt/sources.list /etc/apt/sources.list.d/ubuntu.sources /etc/apt
 OWN_KEY = "cp $(ls /usr/share/keyrings/cuda-archive-keyring.gpg /etc/apt/keyrings/gpu-provision-cuda* 2>/dev/null | head -n 1) "
 
 
+# tests/attack/test_trust.py: the same two refusals, with real key rings.
+@pytest.mark.thorough
 def test_a_host_that_names_an_archive_and_a_key_of_its_own(fleet, tmp_path):
     command = fleet(
         {"name": "gpu01", **HOST, "installed": ["580-server open signed held"], "sources": ["archive", "cuda"]}

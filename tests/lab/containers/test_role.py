@@ -170,6 +170,8 @@ def test_a_broken_file_is_refused_before_anything(host: LabHost, tmp_path: Path)
     host.run(f"cat > /etc/docker/daemon.json <<'EOF'\n{good}EOF")
 
 
+# The rules: tests/cases/containers.yml; docker with one: tests/system/test_container_docker.py.
+@pytest.mark.thorough
 def test_n4_docker_gets_the_proxy_of_the_inventory_and_loses_it(host: LabHost, tmp_path: Path) -> None:
     """With a restart, under the same consent as every other; a second run does nothing."""
     proxy = {"gpu_proxy_http": "http://192.0.2.1:3128", "gpu_proxy_no_proxy": ["nvidia.sim.internal"]}
