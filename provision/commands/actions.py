@@ -31,6 +31,8 @@ from provision.runs.fleet import Fleet, Talk
 from provision.runs.following import following
 
 _PLAYBOOK = ROOT / "playbooks/site.yml"
+# Tag of its tasks that only plain Ansible needs: the host's lock and the proof are this command's own work.
+_OWN = "alone"
 
 
 def idle_roles(plans: Iterable[HostPlan]) -> list[str]:
@@ -169,7 +171,7 @@ class Actions:
                     check=self.check,
                     verbosity=self.verbosity,
                     pythons={name: plans[name].spec.get("python", {}) for name in names},
-                    skip_tags=idle_roles(plans.values()),
+                    skip_tags=[_OWN, *idle_roles(plans.values())],
                     on_start=self._started,
                 )
         finally:

@@ -1,8 +1,10 @@
 """What became of a host in a run, and which hosts can go back before one."""
 
 import pytest
+import yaml
 
 from provision.collection import ROOT
+from provision.commands import actions
 from provision.commands.actions import idle_roles
 from provision.documents import PlanDocument
 from provision.errors import Exit, RefusedError, UsageError
@@ -167,3 +169,13 @@ def test_roles_without_work_are_skipped_by_their_tags():
     assert "miniconda" not in idle_roles([driver_only, *plans])
     driver_only.spec = {}
     assert idle_roles([driver_only]) == []
+
+
+def test_what_the_command_does_itself_is_skipped_by_its_tag():
+    block = yaml.safe_load(actions._PLAYBOOK.read_text())[0]["tasks"][0]
+    alone = [
+        task
+        for task in block["block"] + block["always"]
+        if "gpu_provision_run" in task.get("when", "") or "gpu_provision_plan_file" in task.get("when", "")
+    ]
+    assert len(alone) == 3 and all(task["tags"] == [actions._OWN] for task in alone)
