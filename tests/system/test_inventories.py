@@ -19,6 +19,7 @@ import yaml
 
 from provision import inventory
 from provision.collection import ROOT
+from tests.sample import share
 from tests.unit.brokenhosts import CASES
 
 BIN = Path(sys.executable).parent
@@ -96,7 +97,7 @@ def sealed(text, label, place):
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("case", TABLE["cases"], ids=[case["name"] for case in TABLE["cases"]])
+@pytest.mark.parametrize("case", share(TABLE["cases"], 3), ids=lambda case: case["name"])
 def test_provision_sees_what_ansible_sees(case, place):
     (place / "ansible.cfg").write_text(
         "\n".join(["[defaults]", f"collections_path = {place}/site", *case.get("cfg", [])])

@@ -18,6 +18,7 @@ from provision.commands import actions
 from provision.commands import plan as plan_command
 from provision.commands import verify as verify_command
 from provision.parts.plan import HostPlan, Step
+from tests.sample import share
 
 # Hosts of this machine, without ssh. A host is as wanted when its file is there; "bad" in the folder makes b fail.
 PLAY = """
@@ -148,7 +149,7 @@ sys.exit(run(["-i", "hosts.json", "apply", "--yes", "--batch", "1", "--run-dir",
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", share([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], 2))
 def test_a_signal_ends_it_in_order_and_hosts_are_resumed(folder, number):
     """Ctrl-C, a service manager's stop, a closed terminal: hosts that were drained are put back."""
     inventory = json.loads((folder / "hosts.json").read_text())
