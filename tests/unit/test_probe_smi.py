@@ -66,12 +66,20 @@ def test_hung_program_that_ignores_signals_is_given_up(tmp_path):
 
 
 def test_time_counts_from_the_start_and_files_are_read_meanwhile(tmp_path, monkeypatch):
-    _script(tmp_path, "sleep 0.4; exit 9\n")
+    """Each waits for the other: one after the other, neither would end."""
+    begun, read = tmp_path / "begun", tmp_path / "read"
+    _script(tmp_path, f"touch {begun}; while [ ! -e {read} ]; do sleep 0.01; done; exit 9\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(probe_facts, "_collect", lambda tree, conda_prefixes: time.sleep(0.4) or {})
-    start = time.monotonic()
-    facts = probe_facts.collect()
-    assert facts["smi"]["rc"] == 9 and time.monotonic() - start < 0.7
+
+    def collect(tree, conda_prefixes):
+        end = time.monotonic() + 20
+        while not begun.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        read.touch()
+        return {}
+
+    monkeypatch.setattr(probe_facts, "_collect", collect)
+    assert probe_facts.collect()["smi"]["rc"] == 9
 
 
 def test_failing_probe_leaves_nothing_running(tmp_path, monkeypatch):
