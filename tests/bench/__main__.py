@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 
 import provision.collection  # noqa: F401
+from tests.bench import peers
 from tests.lab import Lab
 from tests.lab.lab import LabHost
 from tests.unit import ownfiles
@@ -258,12 +259,50 @@ def bench_apply(rounds: int) -> list[dict[str, Any]]:
         return [show(title, ours, floor, 3), show(f"{title} with initramfs, units and module", ours, fair, 2.5)]
 
 
+def bench_peers(rounds: int, count: int) -> list[dict[str, Any]]:
+    """``provision apply`` that finds nothing to do, and other tools with the same work, beside a bare read."""
+    why = peers.made()
+    if why is not None:
+        print(f"\npeers: left out: {why}")
+        return []
+    with (
+        Lab.start([{"name": f"gpu{i:02d}", **CONVERGED} for i in range(1, count + 1)]) as lab,
+        tempfile.TemporaryDirectory() as state,
+    ):
+        group = yaml.safe_load(lab.inventory.read_text())["all"]["children"]["gpu"]
+        first = lab.host("gpu01")
+        listed = first.run("dpkg-query -W -f '${Package}=${Version} ${db:Status-Want}\\n'").stdout.splitlines()
+        packages = [line.split()[0] for line in listed if line.endswith(" hold")]
+        file = first.run(["cat", "/etc/modprobe.d/gpu-provision.conf"]).stdout
+        tools = peers.commands(lab.inventory, Path(state), packages, file)
+        tools = {
+            "provision apply": (provision(lab, "apply", "--yes"), {**os.environ, "XDG_STATE_HOME": state}),
+            **tools,
+        }
+        runs: dict[str, list[Run]] = {name: [] for name in ("bare read", *tools)}
+        for number in range(rounds + 1):
+            once = {"bare read": timed(BARE, input=bare_hosts(lab, group))}
+            once |= {name: timed(argv, env=environment, cwd=ROOT) for name, (argv, environment) in tools.items()}
+            # the first round fills everybody's caches
+            for name, run in once.items() if number else ():
+                runs[name].append(run)
+    print(f"\npeers: nothing to do on {count} converged hosts, {len(packages)} packages  ({rounds} rounds, medians)")
+    medians = {name: [statistics.median(run[i] for run in found) for i in range(3)] for name, found in runs.items()}
+    floor = medians["bare read"]
+    for name, (wall, own, rest) in medians.items():
+        ratios = f"{wall / floor[0]:6.1f} times its wall time, {own / floor[1]:6.1f} times its processor time"
+        print(f"  {name:26} {wall:7.2f} s wall  {own:7.2f} s processor here  {rest:7.2f} s elsewhere  {ratios}")
+    sys.stdout.flush()
+    return [{"title": "peers", "hosts": count, "runs": medians}]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--hosts", type=int, default=40)
+    parser.add_argument("--peers-hosts", type=int, default=10)
     parser.add_argument("--drift-hosts", type=int, default=100)
-    parser.add_argument("--only", choices=("version", "plan", "drift", "apply", "scale"))
+    parser.add_argument("--only", choices=("version", "plan", "drift", "apply", "scale", "peers"))
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 10, 40, 100, 300, 1000, 3000])
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args()
@@ -274,6 +313,7 @@ def main() -> None:
         "drift": lambda: bench_drift(options.rounds, options.drift_hosts),
         "apply": lambda: bench_apply(options.rounds),
         "scale": lambda: bench_scale(options.rounds, options.sizes),
+        "peers": lambda: bench_peers(options.rounds, options.peers_hosts),
     }
     figures = [row for name, run in benches.items() if options.only in (None, name) for row in run()]
     if options.json:
