@@ -60,7 +60,7 @@ def test_every_variable_reaches_resolve_and_nothing_else_does(role, config, othe
 
 def test_playbooks_are_short():
     for path in (ROOT / "playbooks").glob("*.yml"):
-        assert len(path.read_text().splitlines()) <= 30, path
+        assert len(path.read_text().splitlines()) <= 35, path
 
 
 @pytest.mark.parametrize(
