@@ -317,10 +317,10 @@ def tests_of(mutant: Mutant, data: coverage.CoverageData) -> list[str]:
     return sorted({test.split("|")[0].split("[")[0] for test in here if test})
 
 
-def tried(mutant: Mutant, tests: Sequence[str], tree: Path) -> str:
-    """ "caught" or "survived"; "not run" where no test runs the line."""
+def tried(mutant: Mutant, tests: Sequence[str], tree: Path) -> tuple[str, str]:
+    """ "caught" or "survived", "not run" where no test runs the line; and what pytest said of the test that caught it."""
     if not tests:
-        return "not run"
+        return "not run", ""
     path, listed = tree / mutant.file, tree / "mutant-tests.txt"
     listed.write_text("\n".join(tests))
     data = path.read_bytes()
@@ -330,13 +330,14 @@ def tried(mutant: Mutant, tests: Sequence[str], tree: Path) -> str:
     try:
         done = subprocess.run(argv, cwd=tree, env=env, capture_output=True, timeout=LIMIT, text=True, check=False)
     except subprocess.TimeoutExpired:
-        return "caught"
+        return "caught", "the tests did not end"
     finally:
         path.write_bytes(data)
     # 4: what every test needs could not be imported
     if done.returncode not in (0, 1, 2, 4) or (done.returncode == 4 and mutant.file not in done.stdout + done.stderr):
         raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
-    return "caught" if done.returncode else "survived"
+    by = next((line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), "")
+    return ("caught", by) if done.returncode else ("survived", "")
 
 
 def results(
@@ -344,8 +345,8 @@ def results(
     data: coverage.CoverageData,
     slow: dict[str, tuple[float, coverage.CoverageData]],
     jobs: int,
-) -> Iterator[tuple[Mutant, str]]:
-    """Try mutants in copies of the tree, several at a time; in their order."""
+) -> Iterator[tuple[Mutant, tuple[str, str]]]:
+    """Try mutants in copies of the tree, several at a time; in their order, with what tried() says."""
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         trees: Queue[Path] = Queue()
         for number in range(jobs):
@@ -354,11 +355,11 @@ def results(
             shutil.copytree(ROOT, tree, symlinks=True, ignore=left_out)
             trees.put(tree)
 
-        def one(mutant: Mutant) -> str:
+        def one(mutant: Mutant) -> tuple[str, str]:
             tree = trees.get()
             try:
                 result = tried(mutant, tests_of(mutant, data), tree)
-                late = slow_tests_of(mutant, slow) if slow and result != "caught" else []
+                late = slow_tests_of(mutant, slow) if slow and result[0] != "caught" else []
                 return tried(mutant, late, tree) if late else result
             finally:
                 trees.put(tree)
@@ -388,11 +389,11 @@ def main() -> int:
     excuses = yaml.safe_load(EXCUSES.read_text()) or {}
     counts: Counter[tuple[str, str]] = Counter()
     rows = []
-    for mutant, result in results(chosen(options.seed, options.count), data, slow, options.jobs):
+    for mutant, (result, by) in results(chosen(options.seed, options.count), data, slow, options.jobs):
         why = excuses.get(mutant.name)
         result = "excused" if result != "caught" and why else result
         counts[mutant.area, result] += 1
-        rows.append({**asdict(mutant), "result": result})
+        rows.append({**asdict(mutant), "result": result, "by": by})
         if result != "caught":
             print(f"{result}: {mutant.file}:{mutant.lines[0]}\n    {mutant.before}\n    {mutant.after}", flush=True)
             print(*([f"    {why}"] if why else []), sep="\n", end="\n" if why else "", flush=True)
