@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 LABEL = "gpu-lab"
+# Names in /proc, and of the options of nsenter.
+_NAMESPACES = {"pid": "pid", "ipc": "ipc", "uts": "uts", "net": "net", "cgroup": "cgroup", "mnt": "mount"}
+_ENVIRONMENT = (
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME=/root",
+    "TERM=xterm",
+    "container=podman",
+)
 
 
 class LabError(Exception):
@@ -23,11 +34,18 @@ def as_root(command: list[str]) -> list[str]:
 
 
 def run(
-    command: list[str], *, check: bool = True, timeout: float | None = None, data: str | None = None
+    command: list[str],
+    *,
+    check: bool = True,
+    timeout: float | None = None,
+    data: str | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; a failure carries its last words."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, input=data, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, input=data, check=False, pass_fds=pass_fds
+        )
     except subprocess.TimeoutExpired as problem:
         raise LabError(f"{' '.join(command[:4])} … did not end within {timeout:.0f} s") from problem
     if check and done.returncode:
@@ -87,11 +105,37 @@ class Engine:
             raise LabError(f"container {container[:12]} has no address")
         return str(found)
 
+    def inside(self, container: str, words: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
+        """Run a command in a container, as root. Its namespaces are entered at once where podman says which process has them.
+
+        ``podman exec`` takes 0.1 processor seconds, and the tests look at a host a thousand times.
+        """
+        file = _first_process(self, container)
+        try:
+            place = Path("/proc", file.read_text().strip(), "ns")
+            with contextlib.ExitStack() as opened:
+                fds = {name: opened.enter_context(open(place / name)).fileno() for name in _NAMESPACES}
+                # After a restart the number can be that of another process, in the namespaces of this machine.
+                if not os.path.samestat(os.fstat(fds["mnt"]), Path("/proc/self/ns/mnt").stat()):
+                    enter = [f"--{_NAMESPACES[name]}=/proc/self/fd/{fd}" for name, fd in fds.items()]
+                    argv = ["nsenter", *enter, "env", "-i", *_ENVIRONMENT, *words]
+                    return run(argv, check=False, timeout=timeout, pass_fds=tuple(fds.values()))
+        except OSError:
+            # docker, another user than root, a host that restarts: the engine knows
+            pass
+        return self("exec", container, *words, check=False, timeout=timeout)
+
     def remove(self, containers: list[str]) -> None:
         """Stop and remove containers at once, by id."""
         if containers:
             extra = ["-t", "0"] if self.program == "podman" else []
             self("rm", "-f", "-v", *extra, *containers)
+
+
+@functools.cache
+def _first_process(of: Engine, container: str) -> Path:
+    """The file with the number of a container's first process."""
+    return Path(of.inspect(container).get("PidFile") or "/nonexistent")
 
 
 @functools.cache

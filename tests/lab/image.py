@@ -86,7 +86,7 @@ _MASKED = (
     "systemd-timesyncd.service apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer "
     "e2scrub_reap.service fstrim.timer dpkg-db-backup.timer getty.target systemd-pstore.service "
     "systemd-udevd.service systemd-udev-trigger.service systemd-udevd-control.socket "
-    "systemd-udevd-kernel.socket unattended-upgrades.service systemd-binfmt.service"
+    "systemd-udevd-kernel.socket unattended-upgrades.service systemd-binfmt.service modprobe@.service"
 )
 _BUILD = r"""
 set -eu

@@ -73,13 +73,10 @@ class LabHost:
         """What the host sees as /etc/sim: host.json (its hardware), fail-postinst."""
         return self.lab.folder / "hosts" / self.name
 
-    def run(
-        self, command: str | list[str], *, check: bool = True, timeout: float = 120, user: str | None = None
-    ) -> Result:
+    def run(self, command: str | list[str], *, check: bool = True, timeout: float = 120) -> Result:
         """Run a command inside the host, as root and without ssh; a string goes to sh. Raises LabError when it fails."""
         words = ["sh", "-c", command] if isinstance(command, str) else command
-        options = ["--user", user] if user else []
-        done = engine()("exec", *options, self.container, *words, check=False, timeout=timeout)
+        done = engine().inside(self.container, words, timeout)
         if check and done.returncode:
             raise LabError(
                 f"{self.name}: {command!r} ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-2000:]}"
