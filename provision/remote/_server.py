@@ -78,6 +78,8 @@ def serve():
     while True:
         head = requests.readline()
         if not head:
+            # Python searches all that is there for garbage before it ends, unless it is told not to.
+            gc.freeze()
             return
         request = json.loads(zlib.decompress(requests.read(int(head))).decode("utf-8"))
         if request["code"]:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import time
 
 import pytest
 
@@ -99,6 +100,14 @@ def test_several_armored_blocks():
 def test_damaged(data, words):
     with pytest.raises(ValueError, match=words):
         openpgp.fingerprints(data)
+
+
+def test_a_file_of_beginnings_is_refused_at_once():
+    """Any block may begin in it: it is read once, however many lines there are."""
+    begun = time.process_time()
+    with pytest.raises(ValueError, match="truncated"):
+        openpgp.fingerprints(b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n" * 20_000)
+    assert time.process_time() - begun < 5
 
 
 @pytest.mark.parametrize(

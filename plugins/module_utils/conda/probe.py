@@ -18,7 +18,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import read as
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer
 
-_HOME_NAME = lazy_re.compile(r"^(\.?(miniconda|miniforge|anaconda)3|miniconda|miniforge|anaconda|mambaforge|conda)\Z")
+# Beside what ends in conda3.
+_HOME_NAMES = ("miniconda", "anaconda", "conda", "miniforge", "miniforge3", ".miniforge3", "mambaforge")
 _PARENTS = ("/opt", "/usr/local")
 # A home that does not answer would hold up the read of the whole host; asked for by name, it is looked at.
 _NETWORK = lazy_re.compile(
@@ -134,7 +135,7 @@ def _in_homes(tree, homes):
         "%s/%s" % (home, name)
         for _, home in homes
         for name in tree.names(home)
-        if _HOME_NAME.match(name) or (name.endswith("conda3") and len(name) < 20)
+        if name in _HOME_NAMES or (name.endswith("conda3") and len(name) < 20)
     ]
 
 

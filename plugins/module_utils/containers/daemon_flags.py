@@ -9,7 +9,6 @@ line of a running dockerd. Runs on hosts: standard library only, any Python from
 from __future__ import annotations
 
 import re
-import shlex
 
 from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
@@ -221,6 +220,9 @@ def _expand(tree, lines):
 
 
 def _split(text):
+    # slow to load, and few daemons have such a line
+    import shlex
+
     try:
         return shlex.split(text)
     except ValueError:

@@ -11,7 +11,6 @@ Runs on hosts: standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from json.decoder import scanstring
@@ -113,6 +112,9 @@ class Document(object):
         for name, first, last in self.doubles():
             where = "%s is there twice, first in line %d, column %d" % ((name,) + _position(self.text, first))
             raise _error(self.text, last, where, _TWICE)
+        # slow to load, and a read changes nothing
+        import copy
+
         value = copy.deepcopy(self.value)
         node = value
         for depth, name in enumerate(path[:-1], 1):

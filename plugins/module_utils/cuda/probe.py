@@ -427,7 +427,8 @@ def read_ld_so_conf(tree):
 def read_compilers(tree):
     """facts.Compilers: nvcc hands the host's part of a program to gcc and refuses one that is too new."""
     match = re.search(r"gcc-([0-9]+)$", tree.resolve("/usr/bin/gcc")) if tree.exists("/usr/bin/gcc") else None
-    majors = {match.group(1) for match in (re.match(r"^g\+\+-([0-9]+)$", n) for n in tree.names("/usr/bin")) if match}
+    named = [name for name in tree.names("/usr/bin") if name.startswith("g++-")]
+    majors = {match.group(1) for match in (re.match(r"^g\+\+-([0-9]+)$", name) for name in named) if match}
     return {"gcc": match.group(1) if match else None, "available": sorted(majors, key=int)}
 
 

@@ -15,9 +15,7 @@ import re
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import digests
 
-_BLOCK = re.compile(
-    rb"^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(.*?)^-----END PGP PUBLIC KEY BLOCK-----", re.M | re.S
-)
+_BEGIN, _END = b"-----BEGIN PGP PUBLIC KEY BLOCK-----", b"-----END PGP PUBLIC KEY BLOCK-----"
 _PUBLIC_KEY, _PUBLIC_SUBKEY, _SECRET_KEY = 6, 14, 5
 # Packets of a key: signature, key, user id, subkey, user attribute (RFC 9580, 5).
 _OF_KEYS = (2, 6, 13, 14, 17)
@@ -27,7 +25,7 @@ _CRC24 = []
 
 def is_armored(data):
     """True when the bytes hold an armored public key block."""
-    return b"-----BEGIN PGP PUBLIC KEY BLOCK-----" in data
+    return _BEGIN in data
 
 
 def dearmor(data, checked=True):
@@ -38,10 +36,23 @@ def dearmor(data, checked=True):
     """
     if not is_armored(data):
         return data
-    blocks = _BLOCK.findall(data)
-    if len(blocks) != data.count(b"-----BEGIN PGP PUBLIC KEY BLOCK-----"):
+    blocks = list(_blocks(data))
+    if len(blocks) != data.count(_BEGIN):
         raise ValueError("the armored key is truncated: no END line")
     return b"".join(_dearmor_block(block, checked) for block in blocks)
+
+
+def _blocks(data):
+    """Yield the lines of each armored block, without its BEGIN and END."""
+    block = None
+    for line in data.splitlines():
+        if block is None:
+            block = [] if line.rstrip() == _BEGIN else None
+        elif line.startswith(_END):
+            yield block
+            block = None
+        else:
+            block.append(line.strip())
 
 
 def fingerprints(data):
@@ -111,9 +122,8 @@ def normalize(fingerprint):
     return text
 
 
-def _dearmor_block(block, checked):
+def _dearmor_block(lines, checked):
     # Header lines, an empty line, base64, and perhaps "=" with a CRC24.
-    lines = [line.strip() for line in block.splitlines()]
     if b"" in lines and all(b": " in line or line.endswith(b":") for line in lines[: lines.index(b"")]):
         lines = lines[lines.index(b"") + 1 :]
     checksum = None

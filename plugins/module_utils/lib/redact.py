@@ -90,7 +90,11 @@ _MARKS = (
 # What stands in quotes as a whole: Environment="HF_TOKEN=a b".
 _QUOTED = lazy_re.compile(r"""(["'])([A-Za-z_][\w.-]{0,64}=)([^"'\n]{1,512})\1""")
 _ASSIGNED = lazy_re.compile(r"""(%s["'\\]{0,4}\s{0,8}(?:[:=]|\s(?=["']))\s{0,8})(%s)""" % (_NAME, _VALUE))
-_NAMES = ("passw", "passphrase", "token", "secret", "key", "auth", "_pass", "-pass", "pwd")
+# One of these, in lower case, is in whatever _NAME finds; a bare "key" is in the path of every keyring.
+_KEYS = ("api", "access", "account", "shared", "signing", "encryption")
+_NAMES = ("passw", "passphrase", "token", "secret", "auth", "_pass", "-pass", "pwd") + tuple(
+    kind + between + "key" for kind in _KEYS for between in ("", "_", "-")
+)
 
 
 def text(value):
@@ -137,7 +141,7 @@ def _data(value, marks, names):
     if isinstance(value, dict):
         return {
             _data(key, marks, names): STARS
-            if names and item and isinstance(item, str) and isinstance(key, str) and is_name(key)
+            if item and isinstance(item, str) and isinstance(key, str) and _has(key.lower(), names) and is_name(key)
             else _data(item, marks, names)
             for key, item in value.items()
         }
@@ -188,7 +192,7 @@ def _of_part(part, scheme):
         part = STARS + part[at:]
     if place:
         part = _CONDA_TOKEN.sub("/t/" + STARS, part)
-    return _QUERY.sub(r"\1***", part)
+    return _QUERY.sub(r"\1***", part) if "=" in part else part
 
 
 def _of_assigned(match):

@@ -954,7 +954,7 @@ def _lock_holder(tree):
     ask = tree.live and os.geteuid() == 0
     # Others than root may not ask for the lock, but everyone may read the kernel's table (slow to read).
     table = "" if ask else tree.read("/proc/locks") or ""
-    rows = re.findall(r"^[0-9]+:.*\s([0-9]+)\s[0-9a-f]+:[0-9a-f]+:([0-9]+)\s", table, re.M)
+    rows = re.findall(r"^[0-9]+:.*\s([0-9]+)\s[0-9a-f]+:[0-9a-f]+:([0-9]+)\s", table, re.M) if table else []
     held = {integer(inode): integer(pid) for pid, inode in rows}
     for path in paths:
         found = tree.stat(path)

@@ -183,8 +183,8 @@ def _empty():
 
 
 def _tag(text, name):
-    match = re.search("<%s>([^<]*)</%s>" % (name, name), text)
-    value = match.group(1).strip() if match else ""
+    value, _, after = text.partition("<%s>" % name)[2].partition("<")
+    value = value.strip() if after.startswith("/%s>" % name) else ""
     return None if value in ("", "N/A", "[N/A]", "Not Supported") else value
 
 
