@@ -52,7 +52,7 @@ def place(values: Mapping[str, Any]) -> Path:
 def read(path: Path, values: Mapping[str, Any]) -> Lock:
     """Read a lock of the inventory of these values. Raises LockError, also for the lock of another inventory."""
     stat = path.stat() if path.is_file() else None
-    lock = _loaded(path, stat.st_mtime_ns if stat else 0, stat.st_size if stat else 0)
+    lock = _loaded(path, stat and (stat.st_mtime_ns, stat.st_size))
     source = values.get("inventory_source")
     if lock.inventory and source and not lockfile.is_for(path, lock.inventory, source):
         other = lock.inventory if "," in lock.inventory else (path.parent / lock.inventory).resolve()
@@ -79,7 +79,7 @@ def find(values: Mapping[str, Any]) -> tuple[Lock, str] | None:
 
 
 @lru_cache(maxsize=4)
-def _loaded(path: Path, _mtime: int, _size: int) -> Lock:
+def _loaded(path: Path, _state: tuple[int, int] | None) -> Lock:
     """Read once for a whole fleet; again after a change."""
     return load(path)
 

@@ -156,8 +156,6 @@ class Rollout:
     def _stopped(self) -> bool:
         """True when no further wave may begin; says and writes down why, once."""
         self.interrupts.check()
-        if self.interrupted:
-            return True
         if self.store.state.stopped is None:
             why = self._why_stop()
             if why is None:
@@ -392,11 +390,11 @@ class Rollout:
             self._wave(self._count(), wave)
             # A job may have begun between the look and the plan: such a host waits on.
             again = [name for name in wave if self.outcomes.get(name) and self.outcomes[name].status == "busy"]
-            for name in again if time.monotonic() < deadline else ():
+            if time.monotonic() >= deadline:
+                again = []
+            for name in again:
                 del self.outcomes[name]
             left = [name for name in left if name not in wave or name in again]
-            if time.monotonic() >= deadline:
-                left = [name for name in left if name not in again]
 
     def _until_idle(self, users: Mapping[str, list[str]], deadline: float) -> tuple[list[str], dict[str, list[str]]]:
         """Wait until a host's GPUs are idle (until all are, for hosts that are drained), or the time is over.

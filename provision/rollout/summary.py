@@ -155,12 +155,10 @@ def not_begun(summary: str) -> Outcome:
 
 
 def resumed(outcome: Outcome, issue: Issue | None) -> None:
-    """Write what became of the resume hook into a host's outcome; a host that stays drained is a failure."""
+    """Write what became of the resume hook into a host's outcome. That a host stays drained is a failure of the run."""
     outcome.applied.resume = "failed" if issue else "ok"
     if issue:
         outcome.issues.append(issue)
-        if outcome.code in (Exit.OK, Exit.CHANGES, Exit.REBOOT_NEEDED):
-            outcome.code = Exit.FAILED
 
 
 # ---- the end ------------------------------------------------------------------------------------------------------------

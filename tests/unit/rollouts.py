@@ -70,6 +70,7 @@ class World:
 
     def event(self, kind, hosts):
         self.events.append((kind, list(hosts)))
+        assert len(self.events) < 10_000, "it does not end"
         count = sum(other == kind for other, _ in self.events)
         if self.kill_on == (kind, count) or (self.kill_at is not None and len(self.events) > self.kill_at):
             raise KilledError
@@ -80,8 +81,8 @@ class World:
         self.looks[name] += 1
         if fate == "busy":
             return ["python3 (pid 1)"]
-        if fate == "used":
-            return ["python3 (pid 1)"] if self.looks[name] == 2 else []
+        if fate.startswith("used at "):
+            return ["python3 (pid 1)"] if str(self.looks[name]) in fate.split()[2:] else []
         match = re.fullmatch(r"busy(\d+)", fate)
         return ["python3 (pid 1)"] if match and self.looks[name] < int(match[1]) else []
 
@@ -120,7 +121,7 @@ class Fake:
 
     def __init__(self, world, store):
         self.world, self.store = world, store
-        self.notes = []
+        self.notes, self.titles = [], []
 
     def _event(self, kind, hosts):
         if self.store.killed:
@@ -170,6 +171,7 @@ class Fake:
 
     def play(self, wave, title, plans):
         self._event("play", list(plans))
+        self.titles.append(title)
         found = {name: self._played(name) for name in plans}
         self._event("played", list(plans))
         return found, any(self.world.fates[name] == "stopped" for name in plans)
@@ -190,6 +192,7 @@ class Fake:
         if not hosts:
             return
         self._event("prove", hosts)
+        self.titles.append(title)
         for name in hosts:
             if self.world.fates[name] == "checks":
                 outcomes[name].applied.status, outcomes[name].code = "check_failed", Exit.CHECK_FAILED

@@ -15,7 +15,7 @@ from provision.catalog import load_catalog
 from provision.drift import inventory, judge_host, metrics
 from provision.drift.item import Item, without_echoes
 from provision.drift.peers import compare, peer_of
-from provision.errors import UsageError
+from provision.errors import Issue, UsageError
 from provision.facts import Facts
 from provision.lock.make import make
 from provision.lock.model import NAME, Lock, dump, parse
@@ -141,6 +141,22 @@ def test_a_daemon_json_that_lost_the_runtime_is_one_item(monkeypatch):
     assert [item.code for item in found] == ["containers.restart"]
 
 
+def test_holds_that_come_with_a_new_driver_are_no_item(monkeypatch):
+    step = Step(id="hold", part="driver", title="hold", because="", details=["kernel: linux-generic"])
+    plan = HostPlan(host="gpu01", status="changes", steps=[step])
+    monkeypatch.setattr(inventory, "plan_without_apt", lambda *_: (plan, []))
+    assert inventory.against_inventory("gpu01", healthy(), {}, load_catalog()) == []
+
+
+def test_what_stops_a_plan_is_an_item_of_its_area(monkeypatch):
+    """What contradicts the lock is an item of the lock already."""
+    codes = ("driver.next_boot", "driver.too_old", "lock.contradicts")
+    plan = HostPlan(host="gpu01", status="blocked", blockers=[Issue(code=code, message="no") for code in codes])
+    monkeypatch.setattr(inventory, "plan_without_apt", lambda *_: (plan, []))
+    found = inventory.against_inventory("gpu01", healthy(), {}, load_catalog())
+    assert [item.code for item in found] == ["boot.next_boot", "blocked.too_old"]
+
+
 # --- peers ------------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +214,8 @@ def test_toolkits_are_compared_by_release_where_it_is_known():
     assert found["gpu04"] == [("packages.peers", "toolkits", "12.8.0")]
     found = against_peers(fleet(4, **same, gpu04=toolkit(None, "13.0")))
     assert found["gpu04"] == [("packages.peers", "toolkits", "13.0")]
+    found = against_peers(fleet(4, **same, gpu04=toolkit(None, None)))
+    assert found["gpu04"] == [("packages.peers", "toolkits", "none")], "a folder without a toolkit in it"
 
 
 def test_with_a_lock_its_own_word_counts(tmp_path):
@@ -222,6 +240,16 @@ def test_packages_that_have_to_change_are_said_once(part, code):
     echo = Item(code=f"packages.{part}", what=part, expected="a", found="b", against="inventory")
     named = Item(code=code, what="libfoo", expected="1", found="2", against="lock")
     assert without_echoes([echo, named]) == [named] and without_echoes([echo]) == [echo]
+
+
+@pytest.mark.parametrize(
+    ("area", "alone"),
+    [("services", True), ("packages", True), ("boot", True), ("hardware", True), ("files", False), ("holds", False)],
+)
+def test_a_service_that_does_not_run_follows_from_what_it_needs(area, alone):
+    echo = Item(code="check.service.persistence", what="persistence", expected="on", found="off", against="inventory")
+    cause = Item(code=f"{area}.x", what="x", expected="1", found="2", against="lock")
+    assert without_echoes([echo, cause]) == ([cause] if alone else [echo, cause])
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------

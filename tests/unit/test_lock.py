@@ -11,13 +11,14 @@ from provision.errors import UsageError
 from provision.lock.compare import changes
 from provision.lock.make import make
 from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedHost, LockError, dump, load, parse, save
-from provision.lock.pin import alike, find, not_available, path_of, pin, place
-from provision.parts.candidates import Candidates
+from provision.lock.pin import alike, find, not_available, path_of, pin, place, restrict
+from provision.parts.candidates import Candidate, Candidates
 from provision.parts.desired import Desired
 from provision.parts.registry import by_name
 from provision.planning import plan_from_facts
 from tests.unit.candidates import CANDIDATES, archive, signed
 from tests.unit.fleethosts import changed, entry_of, healthy, lock_of_hosts
+from tests.unit.test_openpgp import ARMORED, FPR4, FPR6
 from tests.unit.test_planning import CHANGES, FakeHost
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/lock.yml").read_text())
@@ -197,7 +198,7 @@ def test_make(case):
         for host in old.hosts.values():
             host.group = case["named"]
     before = old.model_copy(deep=True) if old else None
-    made = make(hosts_of(case["hosts"]), old, update=case.get("update", False))
+    made = make(hosts_of(case["hosts"]), old, **({"update": True} if case.get("update") else {}))
     assert {name: made.lock.members(name) for name in made.lock.groups} == case["groups"]
     told = {issue.host or "": " | ".join(issue.because) for issue in made.issues}
     assert set(told) == set(case.get("refused", {})), told
@@ -219,6 +220,21 @@ def test_the_same_hosts_again_change_nothing():
     first = make(entries).lock
     again = make(entries, first)
     assert again.lock == first and changes(first, again.lock) == [] and not again.issues
+
+
+@pytest.mark.parametrize(
+    ("given", "fingerprint"),
+    [({"key": ARMORED}, FPR4), ({"key": ARMORED, "key_fingerprint": FPR4}, FPR4), ({"key_fingerprint": FPR6}, FPR6)],
+    ids=["a key", "both", "a fingerprint"],
+)
+def test_a_repository_is_locked_with_the_fingerprint_of_its_key(given, fingerprint):
+    """On an Ubuntu for whose repository the catalog has none."""
+    uri = "http://mirror.test/cuda/"
+    ours = {"file": "/etc/apt/sources.list.d/gpu-provision-cuda.sources", "uris": [uri], "suites": ["/"]}
+    values = {f"nvidia_driver_repo_{name}": value for name, value in {"url": uri, **given}.items()}
+    facts = changed(healthy(), {"apt/sources/+": ours, "host/os": {"version_id": "26.04"}})
+    one = entry_of("gpu01", facts, values)
+    assert (one.group.repositories["cuda"].uri, one.group.repositories["cuda"].key) == (uri, fingerprint)
 
 
 # --- wishes ---------------------------------------------------------------------------------------------------------------
@@ -417,6 +433,23 @@ def test_what_is_offered_elsewhere_counts(tmp_path):
     there.pop("nvidia-utils-580")
     issue = not_available(pinned, bare(), "driver", there, ["archive.test: no route"])
     assert issue.because[0] == "archive.test: no route" and "none is available" in issue.because[-1]
+
+
+@pytest.mark.parametrize(
+    ("pins", "left"), [({"a": "1"}, ["1"]), ({"a": "2"}, ["2"]), ({"a": "3"}, ["2", "1"]), ({"b": "1"}, ["2", "1"])]
+)
+def test_of_what_apt_has_the_locked_version_counts_alone_where_it_is_there(pins, left):
+    found = restrict(Candidates({"a": [Candidate("a", "2"), Candidate("a", "1")]}), pins)
+    assert [candidate.version for candidate in found.packages["a"]] == left
+
+
+@pytest.mark.parametrize(("gone", "last"), [(6, "none is available"), (7, "and 1 more"), (8, "and 2 more")])
+def test_six_versions_that_are_gone_are_named_and_the_others_counted(gone, last):
+    lock = lock_of_hosts({"gpu01": healthy()})
+    pinned = pin(lock.for_host("gpu01"), {}, bare(), PARTS)
+    there = {name: {version} for name, version in list(pinned.pins["driver"].items())[gone:]}
+    issue = not_available(pinned, bare(), "driver", there, ())
+    assert f"{gone} locked versions" in issue.message and issue.because[-1].endswith(last)
 
 
 @pytest.mark.parametrize(("version", "channel"), [("13.1.1-0ubuntu1", "ubuntu"), ("13.3.1-1", "cuda")])

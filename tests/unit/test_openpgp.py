@@ -51,6 +51,9 @@ def _armor(data, checksum=True, head="Comment: a key\n"):
     return f"-----BEGIN PGP PUBLIC KEY BLOCK-----\n{head}\n{text}{crc}-----END PGP PUBLIC KEY BLOCK-----\n".encode()
 
 
+ARMORED = _armor(_new(6, V4)).decode()
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from rich.console import Console
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -115,6 +117,44 @@ def test_waves_are_told_as_they_begin_and_end_where_there_is_more_than_one(batch
     waves_told = [note for note in rollout.actions.notes if note.startswith("wave ")]
     assert [int(note.split()[1]) for note in waves_told] == told
     assert ["done in 0 s" in note for note in waves_told] == [False, True] * (len(told) // 2)
+
+
+@pytest.mark.parametrize(
+    ("batch", "begins", "titles"),
+    [
+        (None, [], ["", "verifying"]),
+        (
+            "2",
+            ["wave 1 of 2: a, b (2 hosts)", "wave 2 of 2: c"],
+            ["wave 1 of 2, ", "wave 1 of 2, verifying", "wave 2 of 2, ", "wave 2 of 2, verifying"],
+        ),
+    ],
+)
+def test_work_is_said_to_be_of_a_wave_where_there_is_more_than_one(batch, begins, titles):
+    _, rollout, _ = session(World({"a": "ok", "b": "ok", "c": "ok"}), RolloutOptions(batch=batch))
+    assert rollout.actions.notes[::2] == begins and rollout.actions.titles == titles
+
+
+@pytest.mark.parametrize(
+    ("count", "waiting", "may_fail", "told"),
+    [
+        (1, ["b", "c"], 1, ["then, when their GPUs are idle (waiting up to 2 min): b, c (2 hosts)"]),
+        (2, [], 0, ["stops when one fails"]),
+        (2, [], 1, ["stops when more than 1 fail"]),
+        (2, [], None, []),
+    ],
+)
+def test_what_somebody_is_asked_to_agree_to(count, waiting, may_fail, told):
+    first = [(1, "canary", ["a", "d"])]
+    lines = rollout_summary.preview(first, count, waiting, RolloutOptions(wait=120), may_fail)
+    assert lines == [f"wave 1 of {count} (canary): a, d (2 hosts)", *told]
+
+
+@pytest.mark.parametrize(("number", "last"), [(6, "now also: line 6"), (7, "and 1 more")])
+def test_six_lines_of_what_was_not_agreed_to_are_told(number, last):
+    more = [f"line {n}" for n in range(1, number + 1)]
+    (issue,) = rollout_summary.differs(plan("a"), more, "again").issues
+    assert len(issue.because) == number and issue.because[-1] == last
 
 
 @pytest.mark.parametrize(("fate", "statuses"), [("ok", ["done", "done"]), ("stopped", ["stopped", "not_begun"])])
@@ -274,7 +314,7 @@ FATES = [
     "busy4",
     "waits",
     "undrained",
-    "used",
+    "used at 2",
 ]
 fleets = st.dictionaries(
     st.integers(1, 20).map(lambda n: f"h{n:02d}"),
@@ -495,6 +535,12 @@ def test_why_a_session_did_not_end(monkeypatch):
     assert "restarted or lost power" in state.cut_off()
     assert "started on desk" in state.model_copy(update={"controller": "desk"}).cut_off()
     assert state.model_copy(update={"ended": "2026-01-01T00:00:00Z"}).cut_off() is None
+
+
+@pytest.mark.parametrize(("pid", "valid"), [(0, False), (1, True), (1 << 22, True), ((1 << 22) + 1, False)])
+def test_a_process_has_a_number_that_linux_gives_out(pid, valid):
+    with contextlib.nullcontext() if valid else pytest.raises(ValidationError):
+        Process(pid=pid)
 
 
 def test_an_interruption_is_said_once_with_what_is_done_and_what_still_runs():

@@ -29,7 +29,7 @@ def _bad_initrds(case: Case) -> dict[str, str]:
     kernels = case.facts.kernels
     with_image = [kernel for kernel in kernels.installed if kernel.image]
     sizes = queries.boot(case).initrds
-    if not with_image or not (any(kernel.initrd for kernel in with_image) or sizes):
+    if not with_image or not sizes:
         return {}
     wrong = {}
     for kernel in with_image:
