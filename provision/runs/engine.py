@@ -580,8 +580,10 @@ class _State:
     def _unfinished(self, name: str, outcome: HostOutcome, interrupted: bool, why: list[str]) -> None:
         task = outcome.running_task
         if interrupted:
-            message = f"interrupted in task {task!r}" if task else "interrupted before it started"
-            outcome.status = "interrupted" if outcome.status == "ok" else "not_started"
+            begun = outcome.status == "ok"
+            where = f"in task {task!r}" if task else "between two tasks" if begun else "before it started"
+            message = f"interrupted {where}"
+            outcome.status = "interrupted" if begun else "not_started"
             hint = "run the command again: it continues where this one stopped"
             outcome.issue = Issue(code="run.interrupted", host=name, message=message, hint=hint)
         else:

@@ -84,8 +84,6 @@ class Judged(BaseModel):
 class HostRecord(BaseModel):
     """What a run did to one host, as the host keeps it. packages: [name, version before, version after], null for none."""
 
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True, extra="ignore")
-
     run: str
     status: str
     command: str = ""

@@ -62,6 +62,14 @@ def test_what_a_recorded_machine_measured(monkeypatch):
         # its own figures spread by more
         (sample(28000), [sample(x) for x in (26000, 28000, 30000, 32000, 34000)], [], []),
         (sample(memory=3500), [sample(), sample(), sample()], [sample()] * 2, ["3500 GB/s of memory, 7.9 % below"]),
+        # some of the runs, and of the twins, measured nothing
+        (
+            sample(28000),
+            [Sample(), *(sample(day=n) for n in range(1, 4))],
+            [Sample(), *[sample()] * 3],
+            ["below its own median of 3 runs", "of 3 identical cards"],
+        ),
+        (Sample(), [sample()] * 3, [sample()] * 3, []),
     ],
 )
 def test_what_is_a_loss(now, past, twins, words):
@@ -83,6 +91,23 @@ def test_what_changed_in_between_is_told(tmp_path):
     )
     card = memory.read(UUID.format(1))
     assert [one.numbers["gflops"] for one in card.samples] == [30001, 30002, 30003, 30004, 27000]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "kept"),
+    [
+        ([], Sample(driver="580.142"), 1),
+        ([Sample(driver="580.142")], Sample(driver="580.142"), 1),
+        ([Sample(driver="580.142")], Sample(driver="590.44"), 2),
+        ([sample()], sample(), 2),
+    ],
+    ids=["the first", "the same", "another driver", "measured"],
+)
+def test_what_was_not_measured_is_kept_where_it_says_something_new(before, now, kept, tmp_path):
+    memory = Memory(tmp_path)
+    for one in [*before, now]:
+        cards.compared(memory, {"gpu01": [seen(1, one)]})
+    assert len(memory.read(UUID.format(1)).samples) == kept
 
 
 def test_twins_of_the_fleet(tmp_path):

@@ -1,11 +1,13 @@
 """Sessions that are kept open for the next question."""
 
+import time
+
 import pytest
 
 from provision import remote
 from provision.errors import HostFailedError, UnreachableError
 from provision.inventory import Host, Inventory
-from provision.runs import fleet
+from provision.runs import engine, fleet, run_lock
 
 
 class Fake:
@@ -102,6 +104,30 @@ def test_a_session_that_was_idle_for_long_is_not_trusted(opened, one, monkeypatc
     assert ask(one, False) == {"a": 1}
     assert [session.closed for session in opened] == [True, True]
     assert len(opened[0].calls) == 1
+
+
+@pytest.mark.parametrize(("reads", "calls"), [({}, 2), ({"reads": True}, 2), ({"reads": False}, 1)], ids=str)
+def test_only_what_reads_is_asked_again_where_the_connection_broke_meanwhile(one, opened, monkeypatch, reads, calls):
+    monkeypatch.setattr(fleet, "_PAUSE_SECONDS", 0)
+    asked = []
+
+    def ask_once(host, session):
+        asked.append(host.name)
+        raise UnreachableError("connect.lost", "the connection broke")
+
+    found = fleet.ask_all(one, one.hosts, "reading", ask_once, fleet.Silent(), **reads)
+    assert found["a"].issue.code == "connect.lost" and len(asked) == calls
+
+
+def test_sessions_that_were_kept_stay_open_over_the_locks(opened, monkeypatch):
+    monkeypatch.setattr(engine, "make_ready", lambda inventory: None)
+    monkeypatch.setattr(run_lock.runlock, "holder", lambda *_: {})
+    monkeypatch.setattr(Fake, "call", lambda *_, **__: {"taken": True, "held": None, "replaced": None})
+    two = fleet.Fleet(Inventory(hosts=[Host("a"), Host("b")], sources=[]), {})
+    two.kept["a"] = (Fake("a"), time.monotonic())
+    locks = run_lock.HostLocks(two, "provision apply", "run")
+    assert (locks.take(["a", "b"]), locks.taken, list(two.kept)) == ({}, {"a", "b"}, ["a"])
+    assert [session.closed for session in opened] == [True]
 
 
 @pytest.mark.parametrize(

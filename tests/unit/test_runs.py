@@ -1,22 +1,27 @@
 """What became of a host in a run, and which hosts can go back before one."""
 
+from contextlib import contextmanager
+
 import pytest
 import yaml
 
 from provision.collection import ROOT
 from provision.commands import actions
 from provision.commands.actions import idle_roles
-from provision.documents import PlanDocument
-from provision.errors import Exit, RefusedError, UsageError
+from provision.documents import AppliedHost, ApplyDocument, PlanDocument
+from provision.errors import Exit, RefusedError, UnreachableError, UsageError
 from provision.facts import Package
 from provision.lock.model import dump, parse
 from provision.parts.plan import HostPlan, PackageChange
 from provision.rollout.state import HostState, RunState
 from provision.runs import history
 from provision.runs.engine import HostOutcome
+from provision.runs.fleet import Silent
 from provision.runs.history import HostRecord, Run, merged, present
-from provision.runs.rollback import BEFORE, of_run
+from provision.runs.rollback import BEFORE, installed_toolkits, of_run
 from tests.unit import fleetplans
+from tests.unit.fakefleet import fake_fleet
+from tests.unit.fleethosts import healthy
 from tests.unit.hosts import host
 
 
@@ -155,6 +160,95 @@ def test_reboots_are_those_of_the_newest_run_that_rebooted_the_host(tmp_path):
     (folder / "events.jsonl").write_bytes(b"\xff")
     assert history.reboots(tmp_path, ["a", "b"]) == {"a": 90.5, "b": 300.0}, "events that cannot be read tell nothing"
     assert history.reboots(tmp_path / "none", ["a"]) == {}
+
+
+def test_a_run_is_found_by_a_part_of_its_name_and_one_that_cannot_be_read_too(tmp_path):
+    for name, text in (
+        ("1-apply-aaa", Run(run="1-apply-aaa", who="ada").model_dump_json(by_alias=True)),
+        ("2-apply-bbb", "{"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / history.FILE).write_text(text)
+    found, broken = history.find("aaa", tmp_path), history.find("last", tmp_path)
+    assert (found.who, found.unreadable) == ("ada", False)
+    assert (broken.run, broken.unreadable) == ("2-apply-bbb", True)
+    assert history.find("ccc", tmp_path) is None
+
+
+class Locks:
+    """In the place of HostLocks: everybody gets what is asked for."""
+
+    def __init__(self, *_, **__):
+        self.taken, self.notes, self.took, self.log = set(), [], {}, []
+
+    def take(self, hosts):
+        self.taken |= set(hosts)
+        return {}
+
+    @contextmanager
+    def kept(self):
+        self.log.append("renewing")
+        yield
+        self.log.append("no longer")
+
+    def give_back(self, records):
+        self.taken.clear()
+        return []
+
+
+@pytest.fixture
+def recorder(monkeypatch, tmp_path):
+    """record(facts, plans, statuses) -> (what is recorded of each host, what was asked of hosts, the log of the locks)."""
+    monkeypatch.setattr(history, "HostLocks", Locks)
+    monkeypatch.setattr(history.runlock, "git_identity", lambda place: None)
+    monkeypatch.setattr(history.runrecord, "inventory_state", lambda place: None)
+
+    def record(facts, plans, statuses):
+        fleet, asked = fake_fleet(monkeypatch, tmp_path, facts)
+        made = history.Recorder(fleet, {plan.host: plan for plan in plans}, "provision apply", Silent())
+        made.begin(tmp_path / "run")
+        for wave, name in enumerate(statuses, start=1):
+            made.before_wave(wave, [name])
+        for name, status in statuses.items():
+            made.after_host(name, AppliedHost(status=status))
+        made.at_end(ApplyDocument(hosts={name: AppliedHost(status=status) for name, status in statuses.items()}))
+        hosts = history.read(tmp_path / "run").hosts
+        return {name: [row[0] for row in host.packages] for name, host in hosts.items()}, asked, made._locks.log
+
+    return record
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted", "unreachable"])
+def test_of_a_host_that_did_not_end_only_what_is_seen_there_is_recorded(status, recorder):
+    changes = [("libnvidia-compute-580", "1", "580.142-0ubuntu0.24.04.1"), ("nvidia-utils-580", "1", "9")]
+    plans = [planned(name, *changes) for name in ("whole", "half", "away")]
+    there = {"whole": healthy(), "half": healthy(), "away": UnreachableError("connect.refused", "m", host="away")}
+    packages, asked, _ = recorder(there, plans, {"whole": "done", "half": status, "away": status})
+    both = ["libnvidia-compute-580", "nvidia-utils-580"]
+    assert packages == {"whole": both, "half": both[:1], "away": []}
+    assert {name for name, _ in asked} == {"half"}, "a host that has all of its plan is not read again"
+
+
+def test_a_host_that_nothing_was_done_to_has_no_record(recorder):
+    statuses = {name: name for name in ("unchanged", "checked", "blocked", "busy", "skipped", "not_started")}
+    assert recorder({name: healthy() for name in statuses}, [], statuses)[0] == {}
+
+
+def test_one_thread_renews_the_locks_of_all_waves(recorder):
+    assert recorder(dict.fromkeys("abc", healthy()), [], dict.fromkeys("abc", "done"))[2] == ["renewing", "no longer"]
+
+
+def test_toolkits_are_those_that_a_package_of_their_profile_stands_for():
+    rows = {
+        "cuda-toolkit-12-8": ("12.8.1-1", "ii"),
+        "cuda-libraries-13-0": ("13.0.2-1", "hi"),
+        "cuda-libraries-9-2": ("9.2.1-1", "ii"),
+        "cuda-nvcc-12-4": ("12.4.1-1", "ii"),
+        "cuda-toolkit-12-6": ("12.6.1-1", "rc"),
+        "cuda-toolkit-12-config-common": ("12.8.90-1", "ii"),
+    }
+    packages = {name: Package(version=version, status=status) for name, (version, status) in rows.items()}
+    assert installed_toolkits(healthy().model_copy(update={"packages": packages})) == ["9.2", "12.8", "13.0"]
 
 
 def test_roles_without_work_are_skipped_by_their_tags():
