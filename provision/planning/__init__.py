@@ -474,11 +474,11 @@ def _is_from(candidate: Candidate, channel: str, source: dict[str, Any] | None) 
 
 
 # Sources first, then packages and holds, then what lies around them, the reboot last.
-_ORDER = {"sources": 0, "packages": 1, "hold": 2}
+_ORDER = {"sources": 0, "packages": 1, "hold": 2, "reboot": 4}
 
 
 def _in_order(steps: list[Step]) -> list[Step]:
-    return sorted(steps, key=lambda step: _ORDER.get(step.id, 9 if step.id == "reboot" else 5))
+    return sorted(steps, key=lambda step: _ORDER.get(step.id, 3))
 
 
 def _on(host: str, issue: Issue) -> Issue:

@@ -175,10 +175,8 @@ _turns = _Turns()
 
 def _open(host: str, goal: Target) -> Any:
     if goal.proxy_command is not None:
-        text = goal.proxy_command
-        for token, value in {"%h": goal.address, "%p": str(goal.port), "%r": goal.user, "%%": "%"}.items():
-            text = text.replace(token, value)
-        return paramiko.ProxyCommand(text)
+        values = {"h": goal.address, "p": str(goal.port), "r": goal.user, "%": "%"}
+        return paramiko.ProxyCommand(re.sub("%([hpr%])", lambda token: values[token[1]], goal.proxy_command))
     if goal.proxy_jump is not None:
         return _through(host, goal)
     return _tcp(host, goal)

@@ -368,6 +368,15 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)
     assert int(done.stdout) < 300 * 1024, done.stdout
 
 
+def test_an_answer_that_came_in_one_piece_is_there_at_once():
+    incoming = answers.Incoming("t")
+    incoming.add(b"hello\nt 2\nab\nt 3\ncdeprompt")
+    assert incoming.complete() and incoming.frame() == b"ab"
+    assert incoming.complete() and incoming.frame() == b"cde"
+    assert not incoming.complete() and incoming.frame() is None
+    assert incoming.take(b"prompt") and not incoming.take(b"prompt")
+
+
 def test_many_small_pieces_are_no_quadratic_work():
     incoming = answers.Incoming("t")
     body = zlib.compress(json.dumps("x" * 100).encode())

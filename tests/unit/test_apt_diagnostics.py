@@ -45,6 +45,29 @@ def test_lists_are_called_as_apt_calls_them(uri, suite, name):
     assert apt_lists.prefix(uri, suite, "amd64") == name
 
 
+@pytest.mark.parametrize(
+    ("name", "reported"),
+    [
+        ("libnvidia-cfg1-580", True),
+        # of no branch, and of another: those that show where it comes from
+        ("nvidia-settings", True),
+        ("nvidia-driver-550", True),
+        ("libnvidia-cfg1-550", False),
+        # a firmware for each version
+        ("nvidia-firmware-580-580.142", False),
+        # installed, or held
+        ("libnvidia-decode-550", True),
+        ("nvidia-firmware-580-580.95.05", True),
+        ("nvidia-container-toolkit-base", True),
+        ("libcudnn9-cuda-12", True),
+        ("cuda-nvcc-12-8", False),
+    ],
+)
+def test_which_packages_of_a_list_are_reported(name, reported):
+    installed = {"libnvidia-decode-550", "nvidia-firmware-580-580.95.05"}
+    assert apt_lists._is_reported(name, installed, {"580"}) is reported
+
+
 @pytest.mark.parametrize("form", ["id", "fingerprint", "both"])
 @given(ids=st.lists(st.text("0123456789ABCDEF", min_size=16, max_size=16), min_size=1, max_size=4, unique=True))
 def test_signers_are_told_in_order(form, ids):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -320,3 +322,110 @@ def test_when_lists_are_fetched(monkeypatch, refresh, current, fetched):
 def test_another_word_for_when_is_refused():
     with pytest.raises(apt_query.AptError, match="refresh must be"):
         apt_query._refresh("/w", "/c", [], "sometimes", 21600, 300, [])
+
+
+@pytest.fixture
+def private(monkeypatch, tmp_path):
+    """Work folders are made in a folder of the test; what is asked of apt is written down."""
+    monkeypatch.setattr(apt_query.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(apt_query.tempfile, "mkdtemp", lambda prefix: str(folder(tmp_path / f"{prefix}x")))
+    return tmp_path
+
+
+def folder(path: Path) -> Path:
+    path.mkdir(mode=0o700)
+    return path
+
+
+@pytest.mark.parametrize("environment", [None, {}, {"http_proxy": "http://proxy.test:3128"}])
+def test_an_offer_is_made_in_a_folder_that_apt_can_read_and_by_the_proxy(private, monkeypatch, environment):
+    asked = []
+    monkeypatch.setattr(
+        apt_query, "_candidates", lambda work, *args: asked.append((work, args[-2])) or {"workdir": work}
+    )
+    work = Path(apt_query.candidates(environment=environment)["workdir"])
+    assert work.stat().st_mode & 0o777 == 0o755 and asked == [(str(work), environment or {})]
+
+
+def test_an_offer_that_fails_leaves_no_folder(private, monkeypatch):
+    monkeypatch.setattr(apt_query, "_candidates", lambda *_: (_ for _ in ()).throw(AptError("apt.key", "m")))
+    with pytest.raises(AptError):
+        apt_query.candidates()
+    assert list(private.iterdir()) == []
+
+
+@pytest.mark.parametrize(("more", "stays"), [({}, False), ({"keep": False}, False), ({"keep": True}, True)], ids=str)
+def test_a_simulation_takes_the_folder_of_an_offer_over(private, monkeypatch, more, stays):
+    work = folder(private / "gpu-provision-apt-x")
+    monkeypatch.setattr(apt_common, "status_text", lambda: "")
+    monkeypatch.setattr(apt_common, "run", lambda argv, timeout: apt_common.Result(0))
+    assert apt_query.simulate(workdir=str(work), **more)["changes"] == []
+    assert work.exists() is stays
+
+
+def test_only_a_folder_of_an_offer_is_used_and_removed(private, monkeypatch):
+    """Its name comes from outside."""
+    ours, other, below = private / "gpu-provision-apt-x", private / "other", private / "sub/gpu-provision-apt-x"
+    for path in (ours, other, below.parent, below):
+        folder(path)
+    (private / "gpu-provision-apt-link").symlink_to(other)
+    (private / "gpu-provision-apt-file").write_text("")
+    assert apt_query._checked_workdir(str(ours)) == apt_query._checked_workdir(f"{other}/../{ours.name}") == str(ours)
+    names = ("gpu-provision-apt-link", "gpu-provision-apt-file", "gpu-provision-apt-gone", "gone")
+    for path in (other, below, "/etc", *(private / name for name in names)):
+        with pytest.raises(AptError) as refused:
+            apt_query._checked_workdir(str(path))
+        assert refused.value.code == "apt.workdir_gone"
+    monkeypatch.setattr(os, "geteuid", lambda: ours.stat().st_uid + 1)
+    with pytest.raises(AptError, match="no longer exists"):
+        apt_query._checked_workdir(str(ours))
+
+
+@pytest.fixture
+def conf(monkeypatch, tmp_path):
+    """apt.conf.d in a folder of the test; there is no /etc/apt/apt.conf."""
+    isfile, listdir = os.path.isfile, apt_query._listdir
+    there = {"/etc/apt/apt.conf.d": str(tmp_path)}
+    monkeypatch.setattr(apt_query.os.path, "isfile", lambda path: path != "/etc/apt/apt.conf" and isfile(moved(path)))
+    monkeypatch.setattr(apt_query, "_listdir", lambda path: listdir(there.get(path, path)))
+    read = apt_query.host_tree.read_text
+    monkeypatch.setattr(apt_query.host_tree, "read_text", lambda path, **more: read(moved(path), **more))
+
+    def moved(path):
+        return str(path).replace("/etc/apt/apt.conf.d", str(tmp_path))
+
+    return tmp_path
+
+
+def test_without_our_proxy_the_hosts_own_counts(conf, monkeypatch):
+    monkeypatch.setattr(apt_query.apt_files, "PROXY", str(conf / "80gpu-provision-proxy"))
+    (conf / "10own").write_text('Acquire::http::Proxy "http://old.test:1";\nAcquire::Languages "none";\n')
+    (conf / "90own.conf").write_text('Acquire::https::Proxy::repo.test "DIRECT";\n')
+    # apt reads no file of such a name
+    (conf / "95own.bak").write_text('Acquire::http::Proxy "http://older.test:1";\n')
+    assert apt_query._without_our_proxy() == []
+    (conf / "80gpu-provision-proxy").write_text('Acquire::http::Proxy "http://ours.test:1";\n')
+    assert apt_query._without_our_proxy() == [
+        "#clear Acquire::http::Proxy;",
+        "#clear Acquire::https::Proxy;",
+        'acquire::http::proxy "http://old.test:1";',
+        'acquire::https::proxy::repo.test "DIRECT";',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "foreign", "config", "lines"),
+    [
+        ("amd64", None, "", ['APT::Architectures { "amd64"; };']),
+        ("amd64", "amd64\ni386\n", "", ['APT::Architectures { "amd64"; "i386"; };']),
+        ("amd64", "i386\n", 'APT::Architectures { "amd64"; };\n', []),
+        (None, "i386\n", "", []),
+    ],
+)
+def test_architectures_are_those_of_dpkg_unless_the_host_says_them(conf, monkeypatch, own, foreign, config, lines):
+    (conf / "99host").write_text(config)
+    monkeypatch.setattr(apt_query, "_DPKG_ARCH", str(conf / "arch"))
+    if foreign:
+        (conf / "arch").write_text(foreign)
+    status = f"Package: dpkg\nStatus: install ok installed\nArchitecture: {own}\n" if own else STATUS
+    assert apt_query._architectures(status) == lines

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import changes as apt_changes
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
+from ansible_collections.gpu.provision.plugins.module_utils.apt import detached as apt_detached
 from ansible_collections.gpu.provision.plugins.module_utils.apt import disk as apt_disk
 from ansible_collections.gpu.provision.plugins.module_utils.apt import transaction as apt_transaction
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError, Installed, wait_for_locks
@@ -102,6 +106,7 @@ def test_compare_with_plan() -> None:
 
 
 MIB = 1 << 20
+FAILED = "dpkg: error processing package nvidia-dkms-580 (--configure):\n old script returned error exit status 10\n"
 
 
 @pytest.mark.parametrize(
@@ -136,6 +141,20 @@ def test_removals_need_no_disk() -> None:
     needs = apt_disk.needs([{"action": "remove", "name": "nvidia-dkms-580"}], 0, -5 * MIB, 60 * MIB)
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
     assert apt_disk.problems(needs, apt_disk.reserve(), lambda path: full, lambda path: 1) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("nvidia-dkms-580-open", {"/": 0, "/var": 710, "/boot": 60}),
+        ("nvidia-kernel-source-580:amd64", {"/": 0, "/var": 710, "/boot": 60}),
+        ("libnvidia-compute-580", {"/": 0, "/var": 10, "/boot": 60}),
+        ("htop", {"/": 0, "/var": 10, "/boot": 0}),
+    ],
+)
+def test_room_for_a_build_and_an_initramfs_is_needed_where_there_is_one(name: str, needs: dict[str, int]) -> None:
+    found = apt_disk.needs([{"action": "upgrade", "name": name}], 10 * MIB, -5 * MIB, 60 * MIB)
+    assert {path: size // MIB for path, size in found.items()} == needs
 
 
 def test_lock_wait_names_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,3 +293,68 @@ def test_a_removal_of_the_plan_is_agreed_to_where_it_is_the_drivers(
     with pytest.raises(AptError) as caught:
         task._simulate(packages)
     assert caught.value.code == refused
+
+
+def test_check_mode_tells_the_holds_that_a_run_would_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    come = {"action": "install", "name": "nvidia-utils-580", "from_version": None, "version": "580.2-1"}
+    task = apt_transaction._Task({"install": ["nvidia-utils-580=580.2-1"]}, True, "/nowhere")
+    packages = host({"libnvidia-compute-580": "hold ok installed"})
+    monkeypatch.setattr(apt_transaction.apt_common, "read_status", lambda: packages)
+    monkeypatch.setattr(task, "_simulate", lambda _: [come])
+    result = task.run()
+    assert (result["held"], result["unheld"]) == (["nvidia-utils-580"], [])
+    assert result["holds"] == ["libnvidia-compute-580", "nvidia-utils-580"]
+
+
+@pytest.mark.parametrize(
+    ("rc", "unfinished", "warned"),
+    [(0, None, []), (1, FAILED, ["nvidia-dkms-580 could not be finished before the change"])],
+)
+def test_what_dpkg_cannot_finish_before_a_change_is_told(
+    monkeypatch: pytest.MonkeyPatch, rc: int, unfinished: str | None, warned: list[str]
+) -> None:
+    task = apt_transaction._Task({}, False, "/nowhere")
+    packages = host({"nvidia-dkms-580": "install ok half-configured"})
+    monkeypatch.setattr(apt_transaction.apt_common, "read_status", lambda: packages)
+    monkeypatch.setattr(apt_transaction.apt_common, "interrupted", lambda: False)
+    monkeypatch.setattr(task, "_in_worker", lambda body, packages: {"rc": rc, "text": FAILED})
+    task._finish_packages()
+    assert (task.unfinished, task.warnings) == (unfinished, warned)
+
+
+def test_only_holds_that_are_in_the_way_are_lifted_to_unpack_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[str, str]] = []
+    task = apt_transaction._Task({}, False, "/nowhere")
+    monkeypatch.setattr(task, "_set_selections", written.extend)
+    monkeypatch.setattr(apt_transaction.apt_common, "run", lambda *_, **__: apt_common.Result(0, "done"))
+    packages = host(
+        {
+            "lost": "hold reinstreq half-installed",
+            "waits": "hold ok unpacked",
+            "not-held": "install ok unpacked",
+            "lost-too": "install reinstreq half-installed",
+            "somebody-elses": "hold ok installed",
+        }
+    )
+    assert task._unpack_again(["lost=1-1", "lost-too=1-1"], packages, None) == {"rc": 0, "text": "done"}
+    assert written == [("lost", "install"), ("waits", "install")]
+
+
+def test_the_worker_keeps_its_own_files_open_and_no_other(tmp_path: Path) -> None:
+    kept, gone = os.pipe()
+    with open(tmp_path / "log", "wb") as log:
+        child = os.fork()
+        if child == 0:
+            try:
+                apt_detached._close_all({log.fileno(), kept}, log)
+                places = sorted(Path("/proc/self/fd").iterdir())
+                os.write(1, json.dumps({p.name: str(p.readlink()) for p in places if p.is_symlink()}).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        found = json.loads((tmp_path / "log").read_text())
+        assert found.pop(str(kept)).startswith("pipe:") and str(gone) not in found
+        logs = dict.fromkeys(["1", "2", str(log.fileno())], str(tmp_path / "log"))
+        assert found == {"0": os.devnull, **logs}
+    os.close(kept)
+    os.close(gone)

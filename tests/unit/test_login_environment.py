@@ -7,7 +7,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.cuda import shell
 from provision.catalog import load_catalog
 from provision.facts import ShellLine
 from provision.parts.check import Expect
-from provision.planning.verification import prove_args
+from provision.planning.verification import CheckSelection, prove_args
 from tests.unit.hosts import host
 
 
@@ -52,3 +52,17 @@ def test_folders_of_libraries_are_those_that_everyone_gets(variable, file, value
     facts = host(["H100"])
     facts = facts.model_copy(update={"cuda": facts.cuda.model_copy(update={"shell_lines": [line]})})
     assert prove_args(facts, values, Expect(), load_catalog())["library_path"] == exported
+
+
+@pytest.mark.parametrize(
+    ("asked", "values", "deep"),
+    [
+        (False, {}, False),
+        (True, {}, True),
+        (False, {"gpu_verify_deep": True}, True),
+        (False, {"gpu_verify_deep": False}, False),
+    ],
+)
+def test_the_command_or_the_inventory_asks_for_a_deep_look(asked, values, deep):
+    args = prove_args(host(["H100"]), values, Expect(), load_catalog(), CheckSelection(deep=asked))
+    assert args["deep"] is deep

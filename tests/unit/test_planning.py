@@ -12,7 +12,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import files as 
 from provision.errors import HostFailedError, RefusedError, UnreachableError, UsageError
 from provision.lib.findings import Check
 from provision.parts.candidates import Candidates
-from provision.planning import failed_plan, plan_from_facts
+from provision.parts.plan import Step
+from provision.planning import _in_order, failed_plan, plan_from_facts
 from provision.planning.verification import CheckSelection, select
 from tests.unit.candidates import CANDIDATES, CUDA_URI
 from tests.unit.cudacandidates import CANDIDATES as CUDA_CANDIDATES
@@ -178,6 +179,36 @@ def test_a_check_that_is_left_out_is_judged_where_it_is_asked_for_by_name(values
         Check(code="gpu.ecc", level="pass", message="m"),
     ]
     assert {check.code: check.level for check in select(found, values, CheckSelection(only=only))} == levels
+
+
+@pytest.mark.parametrize(
+    ("patterns", "runs"),
+    [
+        ([], True),
+        (["*"], True),
+        (["container.run"], True),
+        (["container.*"], True),
+        (["container.shm"], False),
+        (["python.*"], True),
+        (["python.torch"], True),
+        (["site.disk"], True),
+        (["gpu.compute"], True),
+        (["cuda.compile"], True),
+        (["cuda.?ompile"], True),
+        (["cuda.loader"], False),
+        (["apt.hold", "driver.*"], False),
+        (["apt.hold", "gpu.xid"], True),
+    ],
+    ids=str,
+)
+def test_a_host_runs_something_only_where_a_pattern_may_mean_that(patterns, runs):
+    assert CheckSelection(only=tuple(patterns)).wants_to_run() is runs
+
+
+def test_sources_come_first_and_the_reboot_last():
+    given = ["reboot", "boot", "hold", "conda", "packages", "sources"]
+    steps = [Step(id=name, title=name, because="") for name in given]
+    assert [step.id for step in _in_order(steps)] == ["sources", "packages", "hold", "boot", "conda", "reboot"]
 
 
 def test_a_host_that_has_it_all_is_not_asked():

@@ -14,7 +14,6 @@ from provision.facts import Facts
 from provision.parts.containers import proofs as containers_proofs
 from provision.parts.containers.plan import containers_to_run
 from provision.parts.containers.resolve import ContainersConfig
-from provision.planning.verification import CheckSelection
 from tests.unit.provecases import proven
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers_run.yml").read_text())
@@ -74,10 +73,3 @@ def test_what_runs_is_what_the_inventory_asks_for():
     nothing = containers_to_run(ContainersConfig(), facts, load_catalog())
     verdicts = proven({"containers": nothing, "only": ["container.run"]})
     assert [(v["id"], v["status"]) for v in verdicts] == [("container.run", "skip")]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "runs"), [("container.run", True), ("container.*", True), ("container.shm", False)]
-)
-def test_a_look_at_containers_runs_something_only_where_it_may_mean_that(pattern, runs):
-    assert CheckSelection(only=(pattern,)).wants_to_run() is runs

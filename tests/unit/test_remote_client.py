@@ -1,5 +1,7 @@
 """What is asked of ssh: algorithms as they are configured, and the arguments of the OpenSSH client."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from provision.errors import UnreachableError
@@ -7,6 +9,7 @@ from provision.inventory import Connection, Host
 from provision.remote import client, target
 from provision.remote.client import NeedsOpenSsh
 from provision.remote.openssh import OpenSsh
+from provision.remote.target import Target
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,47 @@ def test_lists_of_algorithms_mean_what_ssh_means_by_them(wanted, left):
 def test_where_no_algorithm_is_left_ssh_itself_is_asked(wanted):
     with pytest.raises(NeedsOpenSsh):
         client._as_configured(("a", "b", "c"), wanted)
+
+
+def test_a_proxy_command_is_told_where_to_go(monkeypatch):
+    """Tokens of ProxyCommand (man ssh_config)."""
+    monkeypatch.setattr(client.paramiko, "ProxyCommand", lambda text: text)
+    goal = Target("10.0.0.7", 2222, "ada", proxy_command="nc -X %% %h %p # %r %%h", proxy_jump="bastion")
+    assert client._open("gpu01", goal) == "nc -X % 10.0.0.7 2222 # ada %h"
+    monkeypatch.setattr(client, "_through", lambda host, goal: f"through {goal.proxy_jump}")
+    assert client._open("gpu01", Target("10.0.0.7", 22, "ada", proxy_jump="bastion")) == "through bastion"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "connect.refused", "connection refused by gpu01 port 22"),
+        (TimeoutError("timed out"), "connect.timeout", "no answer from gpu01 port 22 within 10 s"),
+        (OSError(113, "No route to host"), "connect.unreachable", "gpu01 port 22 cannot be reached"),
+    ],
+)
+def test_why_there_is_no_connection(error, code, words):
+    issue = client._not_connected("gpu01", "gpu01 port 22", error, 10.0).issue
+    assert (issue.code, issue.message) == (code, words) and issue.because and issue.hint
+
+
+def test_a_jump_host_is_connected_once_and_again_where_it_was_lost(monkeypatch):
+    monkeypatch.setattr(client, "_jumps", {})
+    made = []
+
+    def connect(names):
+        transport = SimpleNamespace(is_active=lambda: True)
+        made.append(client.Client(names[-1], transport, Target(names[-1], 22, "ada")))
+        return made[-1]
+
+    monkeypatch.setattr(client, "_connect_jump", connect)
+    assert client._jump(["b"]) is client._jump(["b"]) is made[0]
+    assert client._jump(["a", "b"]) is made[1], "another way there"
+    made[0].transport.is_active = lambda: False
+    assert client._jump(["b"]) is client._jump(["b"]) is made[2]
+    refused = UnreachableError("connect.refused", "no")
+    monkeypatch.setattr(client, "_connect_jump", lambda names: made.append(names) or refused)
+    assert client._jump(["c"]) is client._jump(["c"]) is refused and len(made) == 4, "a failure is not tried again"
 
 
 def started(monkeypatch, **connection):

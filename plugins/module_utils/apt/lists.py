@@ -288,7 +288,7 @@ def _is_reported(name, packages, branches):
         return True
     parsed = driver_names.parse(name)
     if parsed is not None:
-        if parsed.kernel or parsed.exact:
+        if parsed.exact:
             return False
         return parsed.branch in branches or parsed.branch is None or parsed.base in _TOPS
     cuda = cuda_names.parse(name)
