@@ -54,6 +54,9 @@ def run(
     return done
 
 
+_images: dict[str, str] = {}
+
+
 @dataclass(frozen=True)
 class Engine:
     """One container engine; its commands take the same words in podman and docker."""
@@ -81,8 +84,17 @@ class Engine:
             return [*flags, "--systemd=always"]
         return [*flags, "--cgroupns=private", "--tmpfs", "/run", "--tmpfs", "/tmp", "--stop-signal", "SIGRTMIN+3"]
 
-    def image_exists(self, tag: str) -> bool:
-        return self("image", "inspect", tag, check=False).returncode == 0
+    def image(self, tag: str) -> str | None:
+        """The id of an image, None where there is none. One that was found is not looked for again."""
+        if tag not in _images:
+            done = self("image", "inspect", "--format", "{{.Id}}", tag, check=False)
+            if done.returncode:
+                return None
+            _images[tag] = done.stdout.strip()
+        return _images[tag]
+
+    def forget_images(self) -> None:
+        _images.clear()
 
     def containers(self, *filters: str) -> list[str]:
         """Ids of containers, running or not, by ``label=…`` filters."""

@@ -116,7 +116,7 @@ def base() -> tuple[str, str]:
     """
     given = os.environ.get("LAB_IMAGE")
     if given:
-        if not engine().image_exists(given):
+        if not engine().image(given):
             raise LabError(f"LAB_IMAGE={given}: no such image")
         return given, f"the image {given} (LAB_IMAGE)"
     rootfs = os.environ.get("LAB_ROOTFS")
@@ -124,7 +124,7 @@ def base() -> tuple[str, str]:
         return _from_rootfs(Path(rootfs))
     tag = f"{REPOSITORY}-base:{fingerprint_of(extra=PACKAGES)}"
     note = CACHE / "base" / tag.rsplit(":", 1)[1]
-    if engine().image_exists(tag) and note.exists():
+    if engine().image(tag) and note.exists():
         return tag, note.read_text()
     what = _from_registry(tag) or _from_debootstrap(tag)
     note.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def _from_rootfs(path: Path) -> tuple[str, str]:
         raise LabError(f"LAB_ROOTFS={path}: no such file or folder")
     stamp = f"{path.resolve()} {path.stat().st_mtime_ns} {path.stat().st_size}"
     tag = f"{REPOSITORY}-rootfs:{fingerprint_of(extra=stamp)}"
-    if not engine().image_exists(tag):
+    if not engine().image(tag):
         say(f"importing {path}")
         _import(path, tag)
     check = engine()(
@@ -262,9 +262,9 @@ def image(extras: list[str] | None = None) -> tuple[str, str]:
     source, what = base()
     if extras:
         source = _with(source, extras)
-    identity = engine()("image", "inspect", "--format", "{{.Id}}", source).stdout.strip()
-    tag = f"{REPOSITORY}:{fingerprint_of('sim', 'image.py', 'kofile.py', extra=identity)}"
-    if engine().image_exists(tag):
+    identity = engine().image(source)
+    tag = f"{REPOSITORY}:{fingerprint_of('sim', 'image.py', 'kofile.py', extra=str(identity))}"
+    if engine().image(tag):
         return tag, what
     say("adding the stand-ins")
     with tempfile.TemporaryDirectory(prefix="stage-", dir=_scratch()) as name:
@@ -288,9 +288,9 @@ def image(extras: list[str] | None = None) -> tuple[str, str]:
 
 def _with(source: str, extras: list[str]) -> str:
     """The base with further packages of its own distribution: a layer for each set, so that no other host pays for it."""
-    identity = engine()("image", "inspect", "--format", "{{.Id}}", source).stdout.strip()
-    tag = f"{REPOSITORY}-with:{fingerprint_of(extra=identity + ' '.join(extras))}"
-    if not engine().image_exists(tag):
+    identity = engine().image(source)
+    tag = f"{REPOSITORY}-with:{fingerprint_of(extra=f'{identity} {extras}')}"
+    if not engine().image(tag):
         say(f"adding {', '.join(extras)}")
         apt = "DEBIAN_FRONTEND=noninteractive apt-get -qq -o APT::Sandbox::User=root"
         script = (
@@ -324,6 +324,7 @@ def clean() -> None:
         for tag in tags:
             if tag.startswith(REPOSITORY + kind) and tag not in used:
                 podman("rmi", tag, check=False)
+    podman.forget_images()
 
 
 def _commit(source: str, command: list[str], tag: str, flags: list[str], *, required: bool = True) -> bool:

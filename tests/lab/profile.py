@@ -297,7 +297,7 @@ def prepare(spec: HostSpec, repository_address: str, repository_state: str) -> s
     extra = f"{source} {repository_state} {described} {hardware} {repos.keys()}"
     tag = f"localhost/gpu-lab-host:{fingerprint_of('profile.py', extra=extra)}"
     with repos.locked("profile-" + tag.rsplit(":", 1)[1]):
-        if engine().image_exists(tag):
+        if engine().image(tag):
             return tag
         below = _below(spec)
         if below:
