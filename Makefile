@@ -10,8 +10,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Our programs start a thousand times in the tests: without bytecode each start compiles them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs docs-site recordings help demo test unit system lint lab-test lab-self-test metal molecule package release-check bench attack test-all clean quick-parts built-parts
-PARTS := quick-parts system lab-test built-parts
+.PHONY: docs docs-site recordings help demo test unit system lint lab-test lab-self-test metal molecule package release-check bench attack test-all clean needs
+PARTS := lab-test lint unit system molecule package
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,14 +22,15 @@ $(STAMP): pyproject.toml tools/bootstrap.sh
 demo: $(STAMP)  ## two simulated lab servers go from nothing to a verified driver
 	$(BIN)/python -m tests.lab.demo
 
+# Two at a time, the longest first, since much of what is tested waits; each one's output comes when it is done.
 test: export ROLES ?= nvidia_driver
-test: $(PARTS)  ## everything that must pass before a change lands
+test: needs  ## everything that must pass before a change lands
+	+$(MAKE) -j2 --output-sync=target $(PARTS)
 
-# Two at a time, of those that use one processor or wait; each one's output comes when it is done.
-quick-parts:
-	+$(MAKE) -j2 --output-sync=target lint unit
-built-parts:
-	+$(MAKE) -j2 --output-sync=target molecule package
+# Installed before the parts, which would wait for each other's apt.
+needs: $(STAMP)
+	tools/test-needs.sh
+	$(BIN)/python -m tests.lab setup
 
 docs: $(STAMP)  ## write the generated pages: READMEs of the roles, docs/checks.md, docs/findings, docs/schemas
 	$(BIN)/python -m tools.docs
@@ -96,7 +97,8 @@ bench: $(STAMP)  ## the figures: each beside its floor in the same run, three ro
 	$(BIN)/python -m tests.bench
 
 test-all: export HYPOTHESIS_PROFILE ?= thorough
-test-all: $(PARTS) lab-self-test  ## make test with every scenario and many more examples, the lab's own tests, every Python
+test-all: needs  ## make test with every scenario and many more examples, the lab's own tests, every Python
+	+$(MAKE) -j2 --output-sync=target $(PARTS) lab-self-test
 	tools/test-all.sh
 
 clean:  ## stop what the lab started, remove what was built here

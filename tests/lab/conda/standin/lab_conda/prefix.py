@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import hashlib
+import io
 import json
 import os
 import re
@@ -51,7 +53,10 @@ def make_python(prefix, version=None):
 
 def link_package(prefix, archive, url):
     """Unpack one .tar.bz2 package into a prefix and write its record."""
-    with tarfile.open(archive, "r:bz2") as tar:
+    with open(archive, "rb") as file:
+        packed = file.read()
+    # Read in place, each step back would unpack it from its beginning again.
+    with tarfile.open(fileobj=io.BytesIO(bz2.decompress(packed))) as tar:
         index = json.loads(tar.extractfile("info/index.json").read())
         files = []
         if index["name"] == "python":
@@ -76,8 +81,6 @@ def link_package(prefix, archive, url):
                     file.write(data)
                 os.chmod(target, (0o777 if member.mode & 0o111 else 0o666) & ~UMASK)
             files.append(name)
-    with open(archive, "rb") as file:
-        packed = file.read()
     # As the real one notes them from the channel's index.
     sums = {"md5": hashlib.md5(packed, usedforsecurity=False).hexdigest(), "sha256": hashlib.sha256(packed).hexdigest()}
     record = dict(
