@@ -91,6 +91,17 @@ def test_a_file_that_is_not_there_or_not_text_is_an_error_with_a_way_out(tmp_pat
         save(Lock(), tmp_path / "no" / NAME)
 
 
+@pytest.mark.parametrize(("more", "read"), [(0, True), (1, False)])
+def test_a_lock_that_nobody_can_have_written_is_not_read(more, read, tmp_path):
+    (tmp_path / NAME).touch()
+    os.truncate(tmp_path / NAME, (16 << 20) + more)
+    with pytest.raises(LockError) as error:
+        load(tmp_path / NAME)
+    assert ("not YAML" in error.value.issue.message) is read and (
+        "cannot read" in error.value.issue.message
+    ) is not read
+
+
 def test_a_lock_lies_beside_the_inventory_or_above_its_folder_or_where_it_is_named(tmp_path):
     inside = tmp_path / "inventory"
     inside.mkdir()

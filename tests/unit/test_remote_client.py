@@ -1,5 +1,6 @@
 """What is asked of ssh: algorithms as they are configured, and the arguments of the OpenSSH client."""
 
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from provision.inventory import Connection, Host
 from provision.remote import client, target
 from provision.remote.client import NeedsOpenSsh
 from provision.remote.openssh import OpenSsh
+from provision.remote.stream import ProcessStream
 from provision.remote.target import Target
 
 
@@ -107,3 +109,50 @@ def test_a_client_that_is_not_there_is_named_with_its_package(monkeypatch):
     with pytest.raises(UnreachableError, match="no program no-such-ssh") as missing:
         OpenSsh(Host("gpu01", connection=given), target.resolve(given)).start(["true"])
     assert missing.value.issue.host == "gpu01" and "openssh-client" in missing.value.issue.hint
+
+
+def test_a_program_that_does_not_end_has_no_status_that_is_known():
+    def wait(timeout):
+        raise subprocess.TimeoutExpired("ssh", timeout)
+
+    stream = object.__new__(ProcessStream)
+    stream._process = SimpleNamespace(wait=lambda timeout: 255)
+    assert stream.status() == 255
+    stream._process = SimpleNamespace(wait=wait)
+    assert stream.status() == -1
+
+
+class Key(str):
+    def asbytes(self):
+        return self.encode()
+
+
+@pytest.mark.parametrize(
+    ("private", "goal", "order", "tried"),
+    [
+        # ssh's defaults come last, and their absence is nothing to tell
+        (None, {}, ["agent", "also in the agent", "file"], ["/keys/locked: it has a passphrase"]),
+        (
+            None,
+            {"explicit_keys": True},
+            ["file", "also in the agent", "agent"],
+            ["/keys/gone: no such file", "/keys/locked: it has a passphrase"],
+        ),
+        (None, {"use_agent": False}, ["file", "also in the agent"], ["/keys/locked: it has a passphrase"]),
+        (None, {"identities_only": True}, ["also in the agent", "file"], ["/keys/locked: it has a passphrase"]),
+        ("own", {"keys": (), "use_agent": False}, ["own"], []),
+        ("broken", {"keys": (), "use_agent": False}, [], ["ansible_ssh_private_key: no key"]),
+    ],
+)
+def test_in_which_order_keys_are_tried(private, goal, order, tried, monkeypatch):
+    files = {"/keys/a": Key("file"), "/keys/b": Key("also in the agent")}
+    files["/keys/locked"] = client.keys.Unusable("/keys/locked", "it has a passphrase")
+    texts = {"own": Key("own"), "broken": client.keys.Unusable("ansible_ssh_private_key", "no key")}
+    monkeypatch.setattr(client.keys, "load", lambda path, passphrase: files.get(path))
+    monkeypatch.setattr(client.keys, "from_text", lambda text, passphrase: texts[text])
+    monkeypatch.setattr(client.keys, "agent_keys", lambda: [Key("agent"), Key("also in the agent")])
+    monkeypatch.setattr(client, "_named", lambda key, goal: key == "also in the agent")
+    host = Host("gpu01", connection=Connection(address="gpu01", private_key=private))
+    found = []
+    given = Target("gpu01", 22, "ada", **{"keys": ("/keys/a", "/keys/gone", "/keys/locked", "/keys/b"), **goal})
+    assert list(client._identities(host, given, found)) == order and found == tried
