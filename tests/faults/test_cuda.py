@@ -54,8 +54,7 @@ ETC = (
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    usual = [host for host in HOSTS if host["name"] in ("build", "library")]
-    with Lab.start(HOSTS if sample.THOROUGH else usual) as lab:
+    with Lab.start(HOSTS if sample.THOROUGH else HOSTS[:1]) as lab:
         yield Command(lab, tmp_path_factory.mktemp("state"))
 
 
@@ -303,6 +302,8 @@ def test_the_distributions_nvcc_is_named_and_loses(fleet):
     assert driver_packages(host)
 
 
+# The versions: tests/unit/test_resolve_cuda_lab.py; with real apt: tests/apt/test_cuda_repository.py.
+@pytest.mark.thorough
 def test_cudnn_and_nccl_go_with_their_cuda(fleet):
     """Scenarios I2 and J1: an unpinned libcudnn8 is another CUDA's, an unpinned libnccl-dev wants another libnccl2."""
     host = fleet.lab.host("library")

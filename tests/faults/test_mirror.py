@@ -56,10 +56,10 @@ def take_out(lab, host, folder):
     return target
 
 
-# conda has no signatures: once is enough. Its mirror, and packages as they were signed: tests/system/test_mirror.py too.
+# Making a mirror, signing it, and what is lost of one: tests/system/test_mirror.py. conda has no signatures: once is enough.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("sign", "of_conda"),
-    [pytest.param("", CONDA, id="originals", marks=pytest.mark.thorough), pytest.param("new", {}, id="signed")],
+    ("sign", "of_conda"), [pytest.param("", CONDA, id="originals"), pytest.param("new", {}, id="signed")]
 )
 def test_a_new_host_from_a_mirror_alone_is_equal_to_the_first(fleet, tmp_path, sign, of_conda):
     command = fleet({"name": "gpu01", **HOST})

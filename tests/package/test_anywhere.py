@@ -32,6 +32,8 @@ def anywhere(tmp_path, wheel, collection):
     return playbook
 
 
+# test_package.py installs both outside of the checkout, and test_runner.py runs the collection's playbooks.
+@pytest.mark.thorough
 @pytest.mark.lab
 def test_every_playbook_runs_from_the_tarball(anywhere, lab, target):
     where = ["-i", lab.inventory, "-e", '{"gpu_verify_run": false}']

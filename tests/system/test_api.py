@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from provision import api
+from tests.sample import share
 
 ROOT = Path(__file__).parents[2]
 STABLE = {
@@ -34,7 +35,7 @@ def test_names_and_parameters_stay():
         assert f"({', '.join(names)})" == wanted
 
 
-@pytest.mark.parametrize("name", ["scan", "plan", "drift", "diagnose", "verify"])
+@pytest.mark.parametrize("name", share(["scan", "plan", "drift", "diagnose", "verify"], 2))
 def test_a_document_of_this_machine(fleet, name, capfd):
     document = getattr(api, name)(fleet)
     assert list(document.hosts) == ["localhost"]

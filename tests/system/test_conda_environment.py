@@ -331,6 +331,8 @@ def test_another_wish_needs_the_word_rebuild(place):
     assert environment_state(str(env(place)))["packages"]["python"]["version"] == "3.11.13"
 
 
+# Another wish, a rebuild that fails or is killed: the tests around it.
+@pytest.mark.thorough
 def test_a_planned_rebuild_with_the_same_wish(place):
     """What the plan found wrong is made anew; what is right stays, also when the same plan is carried out twice."""
     given = {"pip": wheels(place), "wish": TORCH}
@@ -431,6 +433,8 @@ def test_two_runs_at_once_make_one_environment(place):
     assert [item.name for item in (place.prefix / "envs").iterdir()] == ["py311"]
 
 
+# test_conda_install.py waits for an installer.
+@pytest.mark.thorough
 def test_the_next_run_waits_for_a_conda_that_is_still_at_work(place):
     place.inject("pause=env:2")
     run = started(place)
@@ -460,6 +464,8 @@ def test_a_full_disk_under_the_environments(place):
         subprocess.run(["umount", str(folder)], check=True)
 
 
+# test_conda_install.py has proxies of each kind.
+@pytest.mark.thorough
 def test_a_channel_behind_a_proxy(place, monkeypatch):
     with Proxy({"conda.lab.invalid": place.web.url}) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)

@@ -262,6 +262,8 @@ def test_a_disk_that_is_too_small_by_the_installers_own_word(place, small_disk):
     assert prefix_state(str(disk / "conda"))["state"] == "whole"
 
 
+# A disk that is too small, or full under the cache: beside it.
+@pytest.mark.thorough
 def test_a_disk_that_fills_up_in_the_middle(place, small_disk, monkeypatch):
     """The header says little, the payload is large: only the disk itself tells."""
     monkeypatch.setattr(conda_install, "BUFFER", 0)
@@ -441,6 +443,8 @@ def test_update_only_when_asked_and_only_forward(place):
     assert not place.install(action="update", **old)["changed"]
 
 
+# A killed installer is finished, and an update done, above.
+@pytest.mark.thorough
 def test_a_killed_update_is_finished_and_keeps_the_environments(place):
     place.install(**place.installer(version="25.11.1-1"))
     environment = place.prefix / "envs" / "mine" / "conda-meta"

@@ -90,30 +90,39 @@ def fresh(values, release):
 
 def refused(path, release):
     """Read an inventory as the command does, plan every host of it, and return why some cannot be."""
-    fleet = fleet_of(inventory.load([str(path)]))
     found, seen = {}, []
-    for host_name, values in fleet.values.items():
-        if values in seen:
-            continue
-        seen.append(values)
-        uri = values["cuda_toolkit_repo_url"] or values["nvidia_driver_repo_url"]
-        there = candidates(release, uri or CUDA_URI.replace("2404", release.replace(".", "")))
-        call = FakeHost(there, {**CHANGES, "changes": []})
-        plan = plan_from_facts(host_name, fresh(values, release), call, dict(values))
-        found.update({f"{host_name}: {b.message}": [*b.because, b.hint] for b in plan.blockers})
+    for host_name, values in fleet_of(inventory.load([str(path)])).values.items():
+        if values not in seen:
+            seen.append(values)
+            found |= blocked(host_name, values, release)
     return found
+
+
+def blocked(host_name, values, release):
+    """Plan one host, and return why it cannot be."""
+    uri = values["cuda_toolkit_repo_url"] or values["nvidia_driver_repo_url"]
+    there = candidates(release, uri or CUDA_URI.replace("2404", release.replace(".", "")))
+    call = FakeHost(there, {**CHANGES, "changes": []})
+    plan = plan_from_facts(host_name, fresh(values, release), call, dict(values))
+    return {f"{host_name}: {b.message}": [*b.because, b.hint] for b in plan.blockers}
 
 
 # ---- inventories -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("page", "text", "before"), VARIABLES, ids=[f"{p.name}-{t.split(':')[0]}" for p, t, _ in VARIABLES]
-)
-def test_variables_in_pages_can_be_planned(page, text, before, tmp_path):
-    lines = {"all": {"hosts": {"gpu01": None}, "vars": yaml.safe_load(text)}}
-    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(lines))
-    assert refused(tmp_path / "hosts.yml", release_of(text + before)) == {}
+@pytest.fixture(scope="module")
+def values_of(tmp_path_factory):
+    """{number of a block of variables: what a host has that gets them}; all in one inventory."""
+    path = tmp_path_factory.mktemp("pages") / "hosts.yml"
+    hosts = {f"block{number}": yaml.safe_load(text) for number, (_, text, _) in enumerate(VARIABLES)}
+    path.write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
+    return fleet_of(inventory.load([str(path)])).values
+
+
+@pytest.mark.parametrize("number", range(len(VARIABLES)), ids=[f"{p.name}-{t.split(':')[0]}" for p, t, _ in VARIABLES])
+def test_variables_in_pages_can_be_planned(values_of, number):
+    _, text, before = VARIABLES[number]
+    assert blocked("gpu01", values_of[f"block{number}"], release_of(text + before)) == {}
 
 
 def test_what_a_release_does_not_have_would_be_found(tmp_path):

@@ -228,6 +228,8 @@ def _moved():
     return {name for name in {*old, *new} if old.get(name) != new.get(name)}
 
 
+# The one above rolls back too.
+@pytest.mark.thorough
 def test_a_rollback_names_every_host_that_it_leaves_out(capsys, hosts, tmp_path):
     """gpu1 was interrupted, and its packages are new; the others were not begun."""
     (hosts["gpu1"].folder / "slow").touch()

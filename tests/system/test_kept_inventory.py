@@ -150,7 +150,7 @@ def test_a_change_is_seen(read, folders, change):
     )
 
 
-@pytest.mark.parametrize("name", [*NEVER, "script"])
+@pytest.mark.parametrize("name", share([*NEVER, "script"], 2))
 def test_what_is_never_kept(read, folders, name):
     folder = folders / name
     sources = ("hosts.yml", "static.yml") if name == "reader" else ("hosts.yml",)

@@ -136,7 +136,7 @@ def test_a_broken_template_shows_no_other_variable(tmp_path, fleet_file):
     assert holding([result.run_dir]) == set()
 
 
-@pytest.mark.parametrize("after", share([("Be slow", 0.1), ("read", 0.0), ("read", 0.3), ("read", 0.8)], 2))
+@pytest.mark.parametrize("after", share([("Be slow", 0.1), ("read", 0.0), ("read", 0.3), ("read", 0.8)], 4))
 def test_a_killed_run_leaves_none_of_it(tmp_path, fleet_file, after):
     sampler = Sampler(tmp_path)
     sampler.start()

@@ -46,6 +46,8 @@ def test_a_damaged_journal_is_told_and_costs_no_hold(held):
     assert int(host.run(f"ls -d {JOURNAL}.damaged-* | wc -l").stdout) == len(damages)
 
 
+# With real apt: tests/apt/test_transaction.py.
+@pytest.mark.thorough
 def test_a_user_with_the_lock_is_named(held):
     command, host = held
     before = holds(host)

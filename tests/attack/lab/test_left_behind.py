@@ -11,6 +11,8 @@ from tests.faults.test_two_people import lock, records, until
 pytestmark = pytest.mark.lab
 
 
+# tests/system/test_history.py takes over what killed runs leave, tests/faults/test_two_people.py a host's lock.
+@pytest.mark.thorough
 def test_nothing_to_do_ends_what_was_cut_off(fleet, tmp_path):
     command = fleet({"name": "gpu01", "gpus": ["RTX 4090"], "nouveau": False})
     host = command.lab.host("gpu01")
