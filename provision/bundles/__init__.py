@@ -29,6 +29,7 @@ from provision.bundles import case
 from provision.bundles.case import MOST_ENTRIES
 from provision.bundles.folder import HostFolder, refused
 from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from provision.lib import scratch
 
 MOST_UNPACKED = 2 << 30
@@ -148,7 +149,7 @@ def _bundle(host: HostFolder, kind: str) -> Bundle:
     if "nvidia-smi" in host.answers:
         host.text("/usr/bin/nvidia-smi", "")
         host.runnable("/usr/bin/nvidia-smi")
-    facts = Facts.of_host(host.collect())
+    facts = Diagnosed.of_host(host.collect())
     said = set(_SAID) | {fact for fact, path in _SAID_BY.items() if (host.folder / path[1:]).exists()}
     if "systemctl" in host.answers:
         said.add("trouble.boot.failed_units")

@@ -19,6 +19,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from provision.bundles.folder import HostFolder, refused
 from provision.bundles.mask import Mask
 from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from provision.lib import scratch
 
 NAME = "case.json"
@@ -42,7 +43,7 @@ def make(exported: Mapping[str, Any], values: Mapping[str, Any], names: Mapping[
 
     values: role variables that are no defaults.
     """
-    facts = Facts.of_host(exported["facts"])
+    facts = Diagnosed.of_host(exported["facts"])
     own = {
         kind: [*exported["own"].get(kind, ()), *names.get(kind, ())]
         for kind in ("hosts", "users", "addresses", "serials")
@@ -75,7 +76,7 @@ def make(exported: Mapping[str, Any], values: Mapping[str, Any], names: Mapping[
         host = HostFolder(Path(path))
         _lay_out(exported, mask, wanted, host)
         host.answers = _answered(case)
-        read = Facts.of_host(host.collect()).model_dump(mode="json")
+        read = Diagnosed.of_host(host.collect()).model_dump(mode="json")
         case["facts"] = _difference(read, wanted)
         for keys in _OF_THE_MOMENT:
             _set(case["facts"], wanted, keys)
@@ -118,7 +119,7 @@ def replay(archive: tarfile.TarFile, host: HostFolder) -> tuple[Facts, dict[str,
         host.date(path, seconds)
     host.answers = _answered(case)
     found = host.collect()
-    return Facts.of_host(laid_over(found, case["facts"])), case.get("values", {})
+    return Diagnosed.of_host(laid_over(found, case["facts"])), case.get("values", {})
 
 
 def laid_over(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
-from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 
 # Repositories and registries of the public: who uses them is said by nobody's name.
 _PUBLIC = re.split(
@@ -156,4 +156,4 @@ def _public(place: str) -> bool:
 
 
 def _words_of_schema() -> Iterable[str]:
-    return re.findall(r"[a-z0-9]+", json.dumps(Facts.model_json_schema()).lower())
+    return re.findall(r"[a-z0-9]+", json.dumps(Diagnosed.model_json_schema()).lower())

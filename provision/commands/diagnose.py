@@ -20,6 +20,7 @@ from provision.diagnose.text import matches, traps
 from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from provision.inventory import Host, variables
 from provision.lib import files, scratch
 from provision.planning import describe_gpus, probe_args, read_facts
@@ -91,7 +92,7 @@ def run(fleet: Fleet, talk: Talk | None = None, options: Sequence[str] = ()) -> 
         fleet,
         fleet.hosts,
         "looking for causes",
-        lambda host, session: read_facts(session.call, fleet.values[host.name], "probe.diagnostics"),
+        lambda host, session: read_facts(session.call, fleet.values[host.name], Diagnosed),
         talk or Silent(),
     )
     document = DiagnoseDocument()
@@ -153,7 +154,7 @@ def export(fleet: Fleet, path: Path, talk: Talk | None = None) -> DiagnoseDocume
     ).values()
     if isinstance(answer, ProvisionError):
         raise answer
-    here = judged(Facts.of_host(answer["facts"]), values)
+    here = judged(Diagnosed.of_host(answer["facts"]), values)
     users = [host.connection.user] if host.connection.user else []
     names = {"hosts": [host.name], "users": users, "addresses": [host.connection.address]}
     known = variables.known()

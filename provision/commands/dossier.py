@@ -22,6 +22,7 @@ from provision.diagnose.finding import Cause
 from provision.documents import Document
 from provision.errors import ProvisionError, UsageError
 from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from provision.inventory import Host
 from provision.lib.findings import Check
 from provision.lib.text import Answer, Line, Name, Number, PciSlot, answered
@@ -141,7 +142,7 @@ def run(
     def ask(host: Host, session: Session) -> tuple[DossierDocument, dict[str, list[str]]]:
         heard: dict[str, Any] = {}
         call = patient(session, heard)
-        facts = read_facts(call, values, "probe.diagnostics")
+        facts = read_facts(call, values, Diagnosed)
         checks = verify_host(call, values, load_catalog(), _CHECKS)
         answer = answered(call("probe.machine", {}), dmi=dict, slots=dict, own=dict)
         machine = Machine.of_host(answer)

@@ -19,6 +19,7 @@ from provision.commands.history import HostHistory
 from provision.diagnose.security import HeldUpdate, held_security_updates
 from provision.documents import DescribedHost, Document, VerifiedHost
 from provision.errors import Exit, Issue, ProvisionError
+from provision.facts.diagnostics import Diagnosed
 from provision.inventory import Host
 from provision.lib import own_state
 from provision.lib.findings import status_of, worst
@@ -122,7 +123,7 @@ def add_runs(document: ReportDocument, base: Path | None) -> None:
 
 
 def _read(name: str, session: remote.Session, values: dict[str, object]) -> _Read:
-    facts = read_facts(session.call, values, "probe.diagnostics")
+    facts = read_facts(session.call, values, Diagnosed)
     kept, warnings = history.of_host(name, session.call, _RECORDS)
     checks = read_checks(facts, values, load_catalog())
     host = ReportedHost(

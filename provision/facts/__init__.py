@@ -7,11 +7,10 @@ is ``None`` ("could not be read"), never a guess.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from provision.facts.diagnostics import ConfLine, Diagnostics
 from provision.lib.text import (
     Answer,
     AnyPath,
@@ -40,7 +39,22 @@ from provision.lib.text import (
     bad_answer,
 )
 
+if TYPE_CHECKING:
+    from provision.facts.diagnostics import Diagnostics
+
 Flavour = Literal["open", "proprietary"]
+
+
+class ConfLine(Answer):
+    """A line of somebody's configuration."""
+
+    file: Path
+    line: Number
+    text: Line
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}, line {self.line}: {self.text}"
 
 
 class Os(Answer):
@@ -723,8 +737,10 @@ class Containers(Answer):
 
 
 class Facts(Answer):
-    """Everything that one read of a host says."""
+    """Everything that one read of a host says; with what only diagnose and rescue judge: diagnostics.Diagnosed."""
 
+    # the host program that says it
+    program: ClassVar[str] = "probe.facts"
     host: HostInfo = HostInfo()
     gpus: list[Gpu] = Field(default_factory=list)
     # PCI slots
@@ -764,8 +780,11 @@ class Facts(Answer):
     run_lock: Line | None = None
     # What root would have seen; with ": " and a reason, what was there and cannot be used.
     unreadable: list[Line] = Field(default_factory=list)
-    # None: not asked for; see provision.facts.diagnostics
-    trouble: Diagnostics | None = None
+    # Not asked for. The models of it take half as long to load as all the others, which no other command has to wait for.
+    if TYPE_CHECKING:
+        trouble: Diagnostics | None = None
+    else:
+        trouble: None = None
 
     @property
     def refused(self) -> list[str]:

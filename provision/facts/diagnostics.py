@@ -6,8 +6,11 @@ knowledge is ``None``, never a guess.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
+from provision.facts import ConfLine, Facts
 from provision.lib.text import (
     Answer,
     AnyPath,
@@ -36,18 +39,6 @@ class ModuleRow(Answer):
     uses: Number | None = None
     # modules that need it
     holders: list[Name] = Field(default_factory=list)
-
-
-class ConfLine(Answer):
-    """A line of somebody's configuration."""
-
-    file: Path
-    line: Number
-    text: Line
-
-    @property
-    def place(self) -> str:
-        return f"{self.file}, line {self.line}: {self.text}"
 
 
 class DkmsBuild(Answer):
@@ -448,3 +439,10 @@ class Diagnostics(Answer):
     boot: BootDiagnostics = BootDiagnostics()
     apt: AptDiagnostics = AptDiagnostics()
     user: UserDiagnostics = UserDiagnostics()
+
+
+class Diagnosed(Facts):
+    """The facts of a host with what only diagnose and rescue judge."""
+
+    program: ClassVar[str] = "probe.diagnostics"
+    trouble: Diagnostics | None = None

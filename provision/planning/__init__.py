@@ -50,9 +50,9 @@ def plan_host(
     return plan_from_facts(name, read_facts(call, values), call, values, catalog, parts, pinned)
 
 
-def read_facts(call: Call, values: Mapping[str, Any], program: str = "probe.facts") -> Facts:
-    """Read a host, and the places that its inventory names. program: probe.diagnostics reads more, for diagnose and rescue."""
-    return Facts.of_host(call(program, probe_args(values)))
+def read_facts(call: Call, values: Mapping[str, Any], kind: type[Facts] = Facts) -> Facts:
+    """Read a host, and the places that its inventory names. kind: facts.diagnostics.Diagnosed, to diagnose it."""
+    return kind.of_host(call(kind.program, probe_args(values)))
 
 
 def probe_args(values: Mapping[str, Any]) -> dict[str, Any]:

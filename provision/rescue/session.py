@@ -15,6 +15,7 @@ from provision.diagnose import diagnose
 from provision.diagnose.finding import Cause, Diagnosis, Repair
 from provision.errors import Issue, ProvisionError
 from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from provision.parts.desired import Desired
 from provision.parts.driver.installed import next_boot_problems
 from provision.parts.driver.removed import removed_driver
@@ -72,7 +73,7 @@ def inspect_host(
     trace of the driver first, then installs by the inventory; undo goes back to a snapshot (its id, None for the newest).
     Raises UnreachableError or HostFailedError from ``call``.
     """
-    facts = read_facts(call, values, "probe.diagnostics")
+    facts = read_facts(call, values, Diagnosed)
     diagnosis = diagnose(facts, values, catalog)
     if facts.host.boot_id and facts.host.boot_id not in history.boots[-1:]:
         history.boots.append(facts.host.boot_id)

@@ -20,6 +20,7 @@ from provision.documents import PlanDocument, ScanDocument
 from provision.drift import metrics
 from provision.errors import HostFailedError, ProvisionError
 from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from provision.inventory import Connection, Host, Inventory
 from provision.lib.text import answered, one_line
 from provision.lock import make
@@ -127,7 +128,7 @@ def bare(kind, where):
 
 
 def test_every_text_and_number_of_a_host_has_a_type_with_limits():
-    assert list(bare(Facts, "Facts")) == []
+    assert list(bare(Diagnosed, "Facts")) == []
 
     class Example(BaseModel):
         name: str
@@ -230,7 +231,7 @@ def sound(facts):
             and not re.search("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", text)
         )
         assert len(text) <= 65536
-    again = Facts.of_host(json.loads(facts.model_dump_json()))
+    again = Diagnosed.of_host(json.loads(facts.model_dump_json()))
     assert again == facts, "a second reading drops nothing more"
 
 
@@ -241,9 +242,9 @@ odd_texts = st.lists(st.text() | st.text(alphabet="{}%#'\"\n\\: -$`/", max_size=
 @given(seed=st.integers(0, 2**32), texts=odd_texts)
 def test_any_answer_becomes_facts_or_the_hosts_fault(seed, texts):
     draw = random.Random(seed)  # noqa: S311 - examples
-    raw = json.loads(json.dumps(filled(Facts, draw, [*ODD, *texts])))
+    raw = json.loads(json.dumps(filled(Diagnosed, draw, [*ODD, *texts])))
     try:
-        sound(Facts.of_host(raw))
+        sound(Diagnosed.of_host(raw))
     except HostFailedError as error:
         assert error.issue.code == "host.bad_answer" and error.issue.hint
         assert not isinstance(raw, dict) or not isinstance(raw.get("host"), dict)
@@ -252,7 +253,7 @@ def test_any_answer_becomes_facts_or_the_hosts_fault(seed, texts):
 @pytest.mark.parametrize("raw", [None, [], "x", 5, True, {}, {"host": []}, {"host": "x"}, [{"host": {}}]])
 def test_no_facts_at_all_are_a_bad_answer(raw):
     with pytest.raises(HostFailedError) as caught:
-        Facts.of_host(raw)
+        Diagnosed.of_host(raw)
     assert caught.value.issue.code == "host.bad_answer"
 
 
@@ -262,7 +263,7 @@ def test_no_facts_at_all_are_a_bad_answer(raw):
 def test_a_python_that_is_no_path_is_left_out_and_named(path):
     raw = base()
     raw["host"]["python_path"] = path
-    facts = Facts.of_host(raw)
+    facts = Diagnosed.of_host(raw)
     assert facts.host.python_path is None
     assert [place for place in facts.refused if place.startswith("host.python_path: ")]
     assert not any(str(path) in place for place in facts.unreadable)
@@ -272,7 +273,7 @@ def test_a_python_that_is_no_path_is_left_out_and_named(path):
 def test_a_release_that_is_none_is_not_taken_for_another(release):
     raw = base()
     raw["host"]["os"]["version_id"] = release
-    facts = Facts.of_host(raw)
+    facts = Diagnosed.of_host(raw)
     assert facts.host.os.version_id == ""
     assert facts.refused[0].startswith("host.os.version_id: ")
     assert scan.describe(facts).summary.count("host.os.version_id")
@@ -288,7 +289,7 @@ def test_what_is_left_out_and_what_stays():
     raw["kernels"]["installed"] = "all of them"
     raw["host"]["uptime_s"] = float("inf")
     raw["gpus"][1]["numa_node"] = 10**4000
-    facts = Facts.of_host(raw)
+    facts = Diagnosed.of_host(raw)
     assert [gpu.slot for gpu in facts.gpus] == [good["slot"]] and facts.gpus[0].numa_node is None
     assert facts.devices == ["/dev/nvidia0"] and facts.kernels.installed == [] and facts.host.uptime_s is None
     assert "odd" not in facts.packages and set(facts.packages) == set(base()["packages"])
@@ -307,7 +308,7 @@ def test_a_card_without_what_it_is_known_by_is_left_out_and_named(field, word):
     raw = base()
     cards = len(raw["gpus"])
     raw["gpus"][0][field] = word
-    facts = Facts.of_host(raw)
+    facts = Diagnosed.of_host(raw)
     assert len(facts.gpus) == cards - 1
     assert any(line.startswith(f"gpus.0.{field}: ") for line in facts.unreadable)
     assert scan.describe(facts)
@@ -316,16 +317,16 @@ def test_a_card_without_what_it_is_known_by_is_left_out_and_named(field, word):
 def test_a_flood_of_wrong_facts_is_told_briefly():
     raw = base()
     raw["devices"] = ["x"] * 5000
-    assert len(Facts.of_host(raw).unreadable) == 101
+    assert len(Diagnosed.of_host(raw).unreadable) == 101
     raw["devices"] = ["x"] * 50_000
     with pytest.raises(HostFailedError):
-        Facts.of_host(raw)
+        Diagnosed.of_host(raw)
 
 
 def test_free_text_is_folded_and_not_lost():
     raw = base()
     raw["smi"]["error"] = "first\tline\nsecond\u2028third \ud800" + "x" * 9000
-    error = Facts.of_host(raw).smi.error
+    error = Diagnosed.of_host(raw).smi.error
     assert error.startswith("first line second third") and len(error) == 4096
 
 
@@ -361,11 +362,11 @@ def test_every_writer_writes_the_same_data(seed, texts, count):
     raw = spoiled(base(), draw, [*ODD, *texts], count)
     if draw.random() < 0.7:
         raw["host"]["python_path"], raw["host"]["python"] = draw.choice([*texts, *ODD]), "3.12.3"
-    facts = Facts.of_host(raw)
+    facts = Diagnosed.of_host(raw)
     sound(facts)
 
     # the documents of scan and diagnose
-    shown = ScanDocument(hosts={"gpu01": scan.describe(facts)})
+    shown = ScanDocument(hosts={"gpu01": scan.describe(Facts.of_host({**raw, "trouble": None}))})
     assert ScanDocument.model_validate_json(shown.to_json()) == shown
     told = diagnose.judged(facts, {})
     assert type(told).model_validate_json(told.model_dump_json()) == told
@@ -501,11 +502,11 @@ def test_a_host_cannot_break_a_rescue_by_its_answer(read, raw):
 def test_a_plan_tells_what_it_left_out_and_stops_without_the_release():
     raw = base()
     raw["host"]["python_path"] = LOOKUP
-    plan = plan_from_facts("gpu01", Facts.of_host(raw), lambda program, args: {}, {}, parts=())
+    plan = plan_from_facts("gpu01", Diagnosed.of_host(raw), lambda program, args: {}, {}, parts=())
     assert [(one.code, one.because) for one in plan.warnings] == [
         ("host.unreadable", ["host.python_path: not the path of a program"])
     ]
     assert plan.status != "blocked"
     raw["host"]["os"]["version_id"] = LINES
-    plan = plan_from_facts("gpu01", Facts.of_host(raw), lambda program, args: {}, {}, parts=())
+    plan = plan_from_facts("gpu01", Diagnosed.of_host(raw), lambda program, args: {}, {}, parts=())
     assert plan.status == "blocked" and plan.blockers[0].code == "host.unreadable"

@@ -10,7 +10,15 @@ from tests import forked
 from tests.forked import ROOT
 
 # Together they take longer to load than all modules of a plan itself.
-NOT_FOR_A_PLAN = ("asyncio", "invoke", "http.client", "packaging", "ssl", "urllib.request")
+NOT_FOR_A_PLAN = (
+    "asyncio",
+    "invoke",
+    "http.client",
+    "packaging",
+    "provision.facts.diagnostics",
+    "ssl",
+    "urllib.request",
+)
 LOAD = f"""
 import sys
 import provision.cli, provision.commands.plan, provision.remote.client, provision.render, provision.runs.fleet

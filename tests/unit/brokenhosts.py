@@ -26,7 +26,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnos
 from provision import bundles
 from provision.catalog import load_catalog
 from provision.diagnose import diagnose
-from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from provision.inventory import variables
 from tests.unit import trees
 
@@ -82,7 +82,7 @@ def facts_of(case, hosts, root, collect=probe_diagnostics.collect):
     """Return provision.facts.Facts of a case, read from a folder that is written below root."""
     if "exported" in case:
         found = bundles.read(trees.ROOT / case["exported"]).facts.model_dump(mode="json")
-        return Facts.model_validate(_over(found, case.get("facts", {})))
+        return Diagnosed.model_validate(_over(found, case.get("facts", {})))
     tree = merged(hosts.get(case.get("host"), {}), case.get("tree"))
     gone = tree.pop("gone", [])
     smi, gpus = case.get("smi", tree.pop("smi", None)), case.get("gpus", tree.pop("gpus", []))
@@ -101,7 +101,7 @@ def facts_of(case, hosts, root, collect=probe_diagnostics.collect):
     if "own" in found:
         _over(found["facts"], case.get("facts", {}))
         return found
-    return Facts.model_validate(_over(found, case.get("facts", {})))
+    return Diagnosed.model_validate(_over(found, case.get("facts", {})))
 
 
 def expanded(tree):

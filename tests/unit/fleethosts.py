@@ -7,6 +7,7 @@ from typing import Any
 
 from provision.catalog import load_catalog
 from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from provision.lock.make import Entry, Seen, entry, make
 from provision.lock.model import Lock
 from tests.unit import ownfiles
@@ -75,7 +76,7 @@ def changed(facts: Facts, change: dict[str, Any]) -> Facts:
             at[key] = {**at[key], **value}
         else:
             at[key] = value
-    return Facts.model_validate(data)
+    return (Diagnosed if data["trouble"] else Facts).model_validate(data)
 
 
 def entry_of(name: str, facts: Facts, values: dict[str, Any] | None = None) -> Entry:

@@ -6,6 +6,7 @@ from typing import Any
 
 from provision.catalog import load_catalog
 from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from tests.unit.candidates import CANDIDATES, KERNELS
 
 # PCI ids by the names that the cases use: typed here, so that a wrong catalog fails.
@@ -68,7 +69,7 @@ def host(
             base[key] = {**base[key], **value}
         else:
             base[key] = value
-    return Facts.model_validate(base)
+    return (Diagnosed if "trouble" in base else Facts).model_validate(base)
 
 
 def _install(base: dict[str, Any], text: str) -> None:

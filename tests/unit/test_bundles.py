@@ -13,7 +13,7 @@ from provision import bundles
 from provision.commands import diagnose as command
 from provision.diagnose import judge
 from provision.errors import UsageError
-from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from tests.unit import brokenhosts
 
 LINE = "_" * 44
@@ -98,7 +98,7 @@ def test_what_nobody_read_is_hidden_once_for_all_rules(tmp_path, monkeypatch):
     veiled, models = judge._veiled, []
     monkeypatch.setattr(judge, "_veiled", lambda model, unsaid: models.append(type(model)) or veiled(model, unsaid))
     told(report(), tmp_path)
-    assert models.count(Facts) == 1, models
+    assert models.count(Diagnosed) == 1, models
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from provision.catalog import load_catalog
 from provision.diagnose import diagnose
-from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from tests.unit import brokenhosts
 
 FILES = ("diagnose_boot",)
@@ -85,5 +85,5 @@ def test_the_recorded_h200_gets_no_error():
     recorded = json.loads((brokenhosts.trees.FIXTURES / "h200x1" / "scan.json").read_text())["hosts"]["localhost"][
         "facts"
     ]
-    found = diagnose(Facts.model_validate(recorded), {"nvidia_driver_manage": False}, load_catalog())
+    found = diagnose(Diagnosed.model_validate(recorded), {"nvidia_driver_manage": False}, load_catalog())
     assert not found.errors and not found.unknown, found

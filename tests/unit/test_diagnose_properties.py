@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from provision.catalog import load_catalog
 from provision.diagnose import diagnose, judge, pages
 from provision.diagnose.finding import Cause
-from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from tests.unit.brokenhosts import flat
 
 VERSIONS = st.sampled_from(["580.126.20", "580.105.08", "550.107.02", "470.256.02", "620.70.06", "", "x", None])
@@ -278,7 +278,7 @@ FOREIGN_OWNER = {
 @given(FACTS, VALUES)
 @example(FOREIGN_OWNER, {})
 def test_it_never_raises_and_says_why_and_what_to_do(facts, values):
-    found = diagnose(Facts.of_host(facts), values, CATALOG)
+    found = diagnose(Diagnosed.of_host(facts), values, CATALOG)
     known = pages.codes()
     for finding in flat(found.findings):
         assert finding.code in known and finding.message and finding.evidence

@@ -14,7 +14,7 @@ from provision.catalog import load_catalog
 from provision.commands import diagnose as command
 from provision.diagnose import diagnose
 from provision.errors import UsageError
-from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from provision.inventory import Connection, Host, Inventory
 from provision.runs.fleet import Fleet
 from tests.sample import share
@@ -82,7 +82,7 @@ def same(case, hosts, tmp_path):
     (tmp_path / "case.tar").write_bytes(data)
     bundle = bundles.read(tmp_path / "case.tar")
     values = brokenhosts.values_of({"values": dict(bundle.values)})
-    here = diagnose(Facts.of_host(answer["facts"]), brokenhosts.values_of(case), load_catalog())
+    here = diagnose(Diagnosed.of_host(answer["facts"]), brokenhosts.values_of(case), load_catalog())
     return data, here, diagnose(bundle.facts, values, load_catalog())
 
 

@@ -14,6 +14,7 @@ from provision.cli import serving
 from provision.commands import report
 from provision.diagnose.security import held_security_updates
 from provision.facts import Facts
+from provision.facts.diagnostics import Diagnosed
 from provision.lock.model import NAME, LockError
 from provision.render import report as page
 from tests.unit import reports
@@ -100,7 +101,7 @@ SECURITY = {"uri": "http://a/ubuntu", "suite": "noble-security", "file": "/etc/a
 
 
 def updates(offers, lists=(SECURITY,), status="hi", version="580.142-0ubuntu0.24.04.1"):
-    facts = Facts.model_validate(
+    facts = Diagnosed.model_validate(
         {
             "packages": {DRIVER: {"version": version, "status": status}},
             "trouble": {"apt": {"lists": list(lists), "offers": offers}},

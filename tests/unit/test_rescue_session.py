@@ -7,7 +7,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 from provision.catalog import load_catalog
 from provision.diagnose.finding import Cause, Diagnosis, Repair
 from provision.errors import Issue
-from provision.facts.diagnostics import Diagnostics
+from provision.facts.diagnostics import Diagnosed
 from provision.parts.plan import HostPlan, Reboot, Step
 from provision.parts.registry import roles
 from provision.rescue import session as rescue
@@ -247,8 +247,8 @@ def test_what_apt_removed_under_its_module_is_installed_again_as_it_was(inspect_
         if driver_names.is_driver_package(name)
     ]
     rest = {name: row for name, row in before.packages.items() if not driver_names.is_driver_package(name)}
-    trouble = Diagnostics.model_validate({"apt": {"transactions": [{"start": "today", "end": "x", "changes": gone}]}})
-    facts = before.model_copy(update={"packages": rest, "trouble": trouble})
+    trouble = {"apt": {"transactions": [{"start": "today", "end": "x", "changes": gone}]}}
+    facts = Diagnosed.model_validate({**dict(before), "packages": rest, "trouble": trouble})
     found, _ = inspect_host(
         facts, [finding("driver.missing", ("apply", {"parts": ["driver"]}))], plans=[plan("changes")]
     )

@@ -10,7 +10,7 @@ from provision.diagnose import queries
 from provision.diagnose.candidates import moved_text
 from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case, Found, rule
-from provision.facts.diagnostics import ConfLine
+from provision.facts import ConfLine
 from provision.parts.driver.installed import RIVALS, stale_holds, stray_libraries, strays_text, unheld
 from provision.parts.driver.removed import removed_driver
 

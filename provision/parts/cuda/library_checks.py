@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
-from provision.facts import CudaLibrary, Facts, Header
-from provision.facts.diagnostics import ConfLine
+from provision.facts import ConfLine, CudaLibrary, Facts, Header
 from provision.lib.findings import Check
 from provision.parts.check import Expect, check, failed, passed, skipped, warned
 from provision.parts.cuda.checks import Owned, default_folder, fits, folder_of, installed, is_everybodys, owner
