@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
-from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
+from ansible_collections.gpu.provision.plugins.module_utils.prove.names import NAMES, wanted
 from provision.catalog import Catalog, load_catalog
 from provision.errors import UsageError
 from provision.facts import Facts, ShellLine
@@ -35,7 +35,7 @@ from provision.planning import Call, read_facts
 # Checks that run something: only where a pattern can mean one of them is the host asked to.
 _RUN = ("gpu.", "cuda.compile", "python.", "container.run", "site.")
 # Of these none is run for LOCAL: they load cards, compile, or start containers and interpreters.
-_SLOW = tuple(name for name in proofs.NAMES if name != "gpu.xid")
+_SLOW = tuple(name for name in NAMES if name != "gpu.xid")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class CheckSelection:
     soak: float = 0.0
 
     def wants(self, name: str) -> bool:
-        return bool(proofs.wanted(name, self.only))
+        return bool(wanted(name, self.only))
 
     def wants_to_run(self) -> bool:
         """False where no pattern can mean a check that runs something."""
@@ -106,7 +106,7 @@ def select(
     for check in [*checks, *([] if of_one else _never_run(checks, values))]:
         if not selection.wants(check.code) or check.code.split("[")[0] in selection.skip:
             continue
-        left_out = [p for p in values.get("gpu_verify_skip") or () if proofs.wanted(check.code, [p])]
+        left_out = [p for p in values.get("gpu_verify_skip") or () if wanted(check.code, [p])]
         if left_out and not selection.only:
             said = f"left out (gpu_verify_skip: {left_out[0]})"
             check = check.model_copy(update={"level": "skip", "message": said, "evidence": [], "not_run": [said]})
@@ -119,10 +119,10 @@ def select(
 def _never_run(checks: Iterable[Check], values: dict[str, Any]) -> list[Check]:
     """The checks that run something and that the host was not asked for: what is not proven is reported."""
     there = {check.code.split("[")[0] for check in checks}
-    left = [name for name in proofs.NAMES if name not in there]
+    left = [name for name in NAMES if name not in there]
     said = "left out (gpu_verify_run: false)"
     if values.get("gpu_verify_run", True):
-        left = [name for name in left if any(proofs.wanted(name, [p]) for p in values.get("gpu_verify_skip") or ())]
+        left = [name for name in left if any(wanted(name, [p]) for p in values.get("gpu_verify_skip") or ())]
     return [Check(id=name, status="skip", message=said, not_run=[said]) for name in left]
 
 
@@ -134,9 +134,9 @@ def _exported(line: ShellLine) -> tuple[str, str]:
 
 def refuse_unknown(selection: CheckSelection, found: Iterable[str]) -> None:
     """Raise UsageError for a pattern that means none of the checks that were found (names)."""
-    names = sorted({*found, *proofs.NAMES, "site.check", "gpu.trend", "gpu.soak"})
+    names = sorted({*found, *NAMES, "site.check", "gpu.trend", "gpu.soak"})
     for pattern in selection.only:
-        if not any(proofs.wanted(name, [pattern]) for name in names):
+        if not any(wanted(name, [pattern]) for name in names):
             nearest = difflib.get_close_matches(pattern, names, n=1)
             raise UsageError(
                 "verify.unknown_check",

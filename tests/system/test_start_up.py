@@ -26,6 +26,15 @@ print(*sorted(set({NOT_FOR_A_PLAN!r}) & set(sys.modules)))
 """
 
 
+def test_drift_loads_no_program_that_proves():
+    """It judges by the facts alone; of the checks that run something it needs their names."""
+    load = (
+        "import provision.commands.drift, sys; print(*(name for name in sys.modules if name.endswith('.prove.proofs')))"
+    )
+    done = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_a_plan_loads_nothing_that_it_does_not_need():
     done = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -17,6 +17,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import cudnn, 
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
 from ansible_collections.gpu.provision.plugins.module_utils.prove import ptx as prove_ptx
 from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
+from ansible_collections.gpu.provision.plugins.module_utils.prove.names import NAMES
 from provision.catalog import load_catalog
 from provision.errors import UsageError
 from provision.parts.cuda import proofs as cuda_proofs
@@ -569,7 +570,7 @@ def test_every_check_is_in_the_docs():
 
 def test_every_check_that_can_run_has_its_name_in_the_list():
     args = {"toolkits": [{"version": "12.4", "path": "/x"}], "python": ["/x/python"]}
-    assert {name.split("[")[0] for name, _ in proofs.Proof(args).plan()} <= set(proofs.NAMES)
+    assert {name.split("[")[0] for name, _ in proofs.Proof(args).plan()} <= set(NAMES)
     with pytest.raises(UsageError) as refused:
         refuse_unknown(CheckSelection(only=("gpu.coumpute",)), ["apt.hold"])
     assert refused.value.issue.hint == "did you mean gpu.compute?"

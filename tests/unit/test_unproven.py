@@ -5,6 +5,7 @@ import pytest
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import count, proofs, topology
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
+from ansible_collections.gpu.provision.plugins.module_utils.prove.names import NAMES
 from provision.catalog import load_catalog
 from provision.facts import Facts
 from provision.parts.check import Expect
@@ -167,7 +168,7 @@ def test_cards_of_virtual_machines_are_counted_on_the_bus_alone():
     ("values", "left"),
     [
         ({}, set()),
-        ({"gpu_verify_run": False}, set(proofs.NAMES)),
+        ({"gpu_verify_run": False}, set(NAMES)),
         ({"gpu_verify_skip": ["gpu.n*", "container.run"]}, {"gpu.nccl", "container.run"}),
     ],
 )

@@ -22,7 +22,6 @@ Everything in args is optional:
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import sys
 import time
@@ -43,21 +42,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.prove import site as
 from ansible_collections.gpu.provision.plugins.module_utils.prove import soak as prove_soak  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import topology as prove_topology
 from ansible_collections.gpu.provision.plugins.module_utils.prove import xid as prove_xid  # noqa: F401
+from ansible_collections.gpu.provision.plugins.module_utils.prove.names import wanted
 
-# What there can be, without what stands in brackets: a toolkit, an interpreter, a runtime.
-NAMES = (
-    "gpu.count",
-    "gpu.compute",
-    "gpu.health",
-    "gpu.xid",
-    "gpu.p2p",
-    "gpu.nccl",
-    "gpu.cudnn",
-    "gpu.dcgm",
-    "cuda.compile",
-    "python.framework",
-    "container.run",
-)
 TIMEOUT_S, DEEP_TIMEOUT_S = 90.0, 300.0
 LOAD_S = 1.5
 FRAMEWORK_MEMORY = 24 * prove_job.GIB
@@ -101,17 +87,6 @@ def _plain(value):
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def wanted(check, patterns):
-    """True when a check id fits one of the patterns; "cuda.compile" names every "cuda.compile[..]"."""
-    if not patterns:
-        return True
-    plain = check.split("[")[0]
-    # Brackets are part of ids, not sets of characters.
-    return any(
-        pattern in (check, plain) or fnmatch.fnmatchcase(check, pattern.replace("[", "[[]")) for pattern in patterns
-    )
 
 
 def units(cards):
