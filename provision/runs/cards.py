@@ -320,7 +320,8 @@ def slower(now: Sample, past: Sequence[Sample], twins: Sequence[Sample]) -> tupl
         judged += len(own) >= _LEAST
         if share:
             usual = median(figure for _, figure in own)
-            sound = next((one for one, figure in reversed(own) if figure >= (1 - LOST) * usual), own[0][0])
+            # half of them are at the median or above
+            sound = next(one for one, figure in reversed(own) if figure >= (1 - LOST) * usual)
             between = changes(sound, now)
             since = f"since {sound.when[:10]}: {'; '.join(between)}" if between else "nothing known changed in between"
             told.append(

@@ -157,6 +157,28 @@ def test_room_for_a_build_and_an_initramfs_is_needed_where_there_is_one(name: st
     assert {path: size // MIB for path, size in found.items()} == needs
 
 
+@pytest.mark.parametrize(("free", "fits"), [(1160 + 512, True), (1160 + 511, False)])
+def test_what_is_left_may_be_just_what_must_stay_free(free: int, fits: bool) -> None:
+    needs = apt_disk.needs([{"action": "install", "name": "nvidia-dkms-580"}], 100 * MIB, 300 * MIB, 60 * MIB)
+    state = SimpleNamespace(f_bavail=free * 256, f_frsize=4096)
+    assert (apt_disk.problems(needs, apt_disk.reserve(), lambda path: state, lambda path: 1) == []) is fits
+
+
+def test_one_number_stands_for_the_reserve_of_every_file_system() -> None:
+    assert apt_disk.reserve(10) == dict.fromkeys(("/", "/var", "/boot"), 10 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "largest"), [({}, 0), ({"initrd.img-6.8": 60, "initrd.img-6.5": 50, "vmlinuz-6.8": 99}, 60)]
+)
+def test_the_largest_initramfs(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], largest: int) -> None:
+    with monkeypatch.context() as host:
+        host.setattr(apt_disk.os, "listdir", lambda path: list(sizes))
+        host.setattr(apt_disk.os, "stat", lambda path: SimpleNamespace(st_size=sizes[path.rpartition("/")[2]]))
+        found = apt_disk.largest_initrd()
+    assert found == largest
+
+
 def test_lock_wait_names_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     holders = iter([(24459, "unattended-upgr"), (24459, "unattended-upgr"), None])
     monkeypatch.setattr(

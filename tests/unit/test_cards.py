@@ -7,7 +7,7 @@ import pytest
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
 from provision.runs import cards
-from provision.runs.cards import Card, Memory, Sample, Seen
+from provision.runs.cards import Card, CardError, Memory, Sample, Seen
 from tests.unit.provecases import FIXTURES
 from tests.unit.test_prove import replay
 
@@ -108,6 +108,26 @@ def test_what_was_not_measured_is_kept_where_it_says_something_new(before, now, 
     for one in [*before, now]:
         cards.compared(memory, {"gpu01": [seen(1, one)]})
     assert len(memory.read(UUID.format(1)).samples) == kept
+
+
+def test_errors_and_the_serial_number_of_a_card_are_kept_once(tmp_path):
+    memory, first, second = Memory(tmp_path), *(CardError(when=f"2026-11-0{n}", name="Xid 79") for n in (1, 2))
+    for errors, serial in (([first], "123"), ([first, second], None)):
+        cards.compared(memory, {"gpu01": [seen(1, sample(), serial=serial, errors=errors)]})
+    card = memory.read(UUID.format(1))
+    assert (card.serial, card.errors) == ("123", [first, second])
+
+
+@pytest.mark.parametrize(("past", "twins", "judged"), [(2, 2, 0), (3, 2, 2), (2, 3, 2), (3, 3, 4)])
+def test_three_others_are_something_to_compare_with(past, twins, judged):
+    assert cards.slower(sample(), [sample()] * past, [sample()] * twins) == ([], judged)
+
+
+def test_a_loss_is_told_since_the_last_sound_measurement():
+    rows = [(30000, "570.1"), (30000, "580.1"), (30000, "580.2"), (28000, "590.1")]
+    past = [sample(figure, day=day, driver=driver) for day, (figure, driver) in enumerate(rows, 1)]
+    (line,), _ = cards.slower(sample(28000, day=9, driver="590.1"), past, [])
+    assert line.endswith("since 2026-11-03: driver 580.2 -> 590.1")
 
 
 def test_twins_of_the_fleet(tmp_path):

@@ -16,6 +16,7 @@ LOST = {
     "message": "ssh: connect to host a: Connection timed out",
 }
 FINE = {"failures": 0, "unreachable": 0}
+EARLY = "ssh: connect to host a port 22: Connection refused"
 
 
 def state_of(*events):
@@ -52,6 +53,16 @@ def outcome(*events, stats=None, interrupted=False):
             "connect.timeout",
         ),
         ([{**OK, "changed": True}, LOST], {"failures": 0, "unreachable": 1}, "failed", "connect.timeout"),
+        # it broke in a task, or before one began
+        (
+            [{**LOST, "message": "Shared connection to a closed."}],
+            {"failures": 0, "unreachable": 1},
+            "unreachable",
+            "connect.lost",
+        ),
+        ([{**FAILED, "message": EARLY}], {"failures": 1, "unreachable": 0}, "failed", "connect.refused"),
+        # an always block that ran afterwards
+        ([FAILED, OK], {"failures": 1, "unreachable": 0}, "failed", "apply.task_failed"),
         # it ran on this machine
         ([OK, LOST], {"failures": 0, "unreachable": 1}, "unreachable", "connect.timeout"),
         # ansible-playbook died
@@ -80,9 +91,6 @@ def test_where_a_host_was_interrupted(events, status, message):
     assert (found.status, found.issue.message) == (status, message)
 
 
-EARLY = "ssh: connect to host a port 22: Connection refused"
-
-
 @pytest.mark.parametrize(
     ("action", "message", "untouched"),
     [
@@ -103,6 +111,33 @@ def test_nothing_was_changed_where_a_task_only_reads_or_did_not_begin(action, me
     failed = {**FAILED, "action": action, "message": message}
     assert outcome(failed).untouched is untouched
     assert outcome({**OK, "changed": True}, failed).untouched is False
+
+
+def test_what_a_host_tells_of_reboots_and_restarts_is_kept():
+    changed = {**OK, "changed": True}
+    told = [{**changed, "action": "ansible.builtin.reboot"}, changed]
+    told += [{**OK, "reboot_required": True, "reboot_because": ["kernel"]}, {**OK, "restart_required": ["docker"]}]
+    found = outcome(*told, {**FAILED, "host": "localhost"}, OK, stats=FINE)
+    assert (found.rebooted, found.reboot_required, found.reboot_because) == (True, True, ["kernel"])
+    assert (found.restart_required, found.changed) == (["docker"], ["t", "t"])
+    plain = outcome(changed, stats=FINE)
+    assert (plain.rebooted, plain.reboot_required, plain.restart_required) == (False, False, None)
+
+
+@pytest.mark.parametrize(
+    ("events", "again"),
+    [
+        ([LOST], True),
+        ([{**FAILED, "action": "gpu.provision.apt_sources", "message": "Timed out waiting for become success"}], True),
+        ([{**LOST, "action": "ansible.builtin.command"}], False),
+        ([{**OK, "changed": True}, LOST], False),
+        # a refused connection stays refused
+        ([{**LOST, "message": EARLY}], False),
+        ([{**FAILED, "action": "gpu.provision.gpu_facts"}], False),
+    ],
+)
+def test_which_hosts_are_played_once_more(events, again):
+    assert state_of(*events).begin_again() == (["a"] if again else [])
 
 
 def test_a_host_whose_connection_broke_before_a_change_is_played_twice_and_no_more(monkeypatch, tmp_path):
