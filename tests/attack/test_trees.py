@@ -523,7 +523,7 @@ ERRORS = [KeyError("x"), RecursionError(), MemoryError()]
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_a_reader_that_fails_costs_its_part(module, reader, part, error, host, monkeypatch):
-    from provision.facts import Facts
+    from provision.facts.diagnostics import Diagnosed
 
     healthy, real = look(host), getattr(module, reader)
 
@@ -535,7 +535,7 @@ def test_a_reader_that_fails_costs_its_part(module, reader, part, error, host, m
     monkeypatch.setattr(module, reader, broken)
     facts = look(host)
     assert set(facts["unreadable"]) - set(healthy["unreadable"]) == {f"{part}: {type(error).__name__}"}
-    Facts.model_validate(facts)
+    Diagnosed.model_validate(facts)
     if part == "secure_boot":
         assert facts["secure_boot"]["enabled"] is None
     if part == "host":
