@@ -11,8 +11,11 @@ from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
     error_result,
     import_provision,
     module_call,
+    preload,
     role_values,
 )
+
+preload()
 
 
 class ActionModule(ActionBase):

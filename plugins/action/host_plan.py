@@ -15,6 +15,7 @@ from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
     error_result,
     import_provision,
     module_call,
+    preload,
     role_values,
     roles_to_run,
 )
@@ -22,6 +23,9 @@ from ansible_collections.gpu.provision.plugins.plugin_utils.runlock import fact,
 
 # Fact of the host: the plan of this play, and the roles that have not asked for their part yet.
 _FACT = "gpu_provision_play_plan"
+
+
+preload()
 
 
 class ActionModule(ActionBase):

@@ -15,11 +15,15 @@ from ansible_collections.gpu.provision.plugins.plugin_utils.controller import (
     error_result,
     import_provision,
     module_call,
+    preload,
     role_values,
 )
 
 # Fact of the host: the plan of this play, as host_plan hands it to the roles.
 _FACT = "gpu_provision_play_plan"
+
+
+preload()
 
 
 class ActionModule(ActionBase):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -46,6 +47,23 @@ def import_provision():
             ) from error
         sys.path.insert(0, root)
         import provision.planning  # noqa: F401
+
+
+def preload():
+    """Load what our actions decide with while Ansible loads an action, in its own process: a worker for each host is a fork of it.
+
+    No command of ours needs that: it hands its plans over.
+    """
+    if "GPU_PROVISION_EVENTS" in os.environ:
+        return
+    try:
+        import_provision()
+        from provision.catalog import load_catalog
+        from provision.planning import verification  # noqa: F401
+
+        load_catalog()
+    except Exception:  # noqa: BLE001, S110 - the action meets the same, and says it
+        pass
 
 
 def role_values(templar, task_vars):
