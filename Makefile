@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml tools/bootstrap.sh
 demo: $(STAMP)  ## two simulated lab servers go from nothing to a verified driver
 	$(BIN)/python -m tests.lab.demo
 
-# Two at a time, the longest first, since much of what is tested waits; each one's output comes when it is done.
+# Two at a time, the longest first, so that both processors are busy to the end; the output of each comes when it is done.
 test: export ROLES ?= nvidia_driver
 test: needs  ## everything that must pass before a change lands
 	+$(MAKE) -j2 --output-sync=target $(PARTS)
