@@ -28,7 +28,8 @@ from pathlib import Path
 from queue import Queue
 
 import coverage
-import yaml
+
+from provision.lib import yaml_reader
 
 ROOT = Path(__file__).parent.parent
 TESTS = ("tests/unit", "tests/attack", "--ignore=tests/attack/lab")
@@ -386,7 +387,7 @@ def main() -> int:
     options.coverage.parent.mkdir(parents=True, exist_ok=True)
     data = measured(options.jobs, options.coverage)
     slow = slow_files(options.jobs, options.slow.resolve()) if options.slow else {}
-    excuses = yaml.safe_load(EXCUSES.read_text()) or {}
+    excuses = yaml_reader.load(EXCUSES.read_text()) or {}
     counts: Counter[tuple[str, str]] = Counter()
     rows = []
     for mutant, (result, by) in results(chosen(options.seed, options.count), data, slow, options.jobs):

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
+from provision.lib import yaml_reader
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def render(role: Path) -> str:
     """Return the README text of one role folder."""
-    spec = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]
+    spec = yaml_reader.load((role / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]
     lines = [
         f"# {role.name}",
         "",

@@ -11,8 +11,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from provision.catalog.models.base import Data
 from provision.catalog.models.cuda import Cuda, Cudnn, Nccl
 from provision.catalog.models.drivers import Drivers, KnownBad, KnownBadFile
@@ -20,9 +18,8 @@ from provision.catalog.models.frameworks import Conda, ContainerToolkit, Framewo
 from provision.catalog.models.gpus import Architectures, Bandwidth, FirstBranches, Gpus
 from provision.catalog.models.ubuntu import Repositories, Trap, Traps, Ubuntu
 from provision.catalog.models.xid import Xids
+from provision.lib import yaml_reader
 
-# libyaml reads ten times faster; PyYAML may have been built without it.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Topic = TypeVar("_Topic", bound=Data)
 _MOST_BYTES = 4 << 20
 # Where the program's own data lies, and what is generated from it.
@@ -36,7 +33,7 @@ def read_yaml(path: Path) -> Any:
         text = stream.read(_MOST_BYTES + 1)
     if len(text) > _MOST_BYTES:
         raise ValueError(f"{path.name} is larger than {_MOST_BYTES >> 20} MiB")
-    return yaml.load(text, Loader=_LOADER)  # noqa: S506 -- a safe loader
+    return yaml_reader.load(text)
 
 
 @cache

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from provision.diagnose.finding import Level
 from provision.errors import UsageError
+from provision.lib import yaml_reader
 
 FOLDER = Path(__file__).parent / "findings"
 # What is mended first where neither ``after`` nor the level says: from what stands in every way to what only annoys.
@@ -46,7 +47,6 @@ AREAS = {
     "shell": "Shells",
 }
 _SECTIONS = {"## What it breaks": "breaks", "## The smallest repair": "repair", "## What prevents it": "prevent"}
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Page(BaseModel):
@@ -108,7 +108,7 @@ def _read(text: str) -> dict[str, Any]:
     parts = re.match(r"---\n(.*?)^---\n(.*)", text, re.MULTILINE | re.DOTALL)
     if not parts:
         raise ValueError("no front matter")
-    values: dict[str, Any] = yaml.load(parts[1], Loader=_LOADER)  # noqa: S506 -- a safe loader
+    values: dict[str, Any] = yaml_reader.load(parts[1])
     for section in re.split(r"^(?=##? )", parts[2], flags=re.MULTILINE)[1:]:
         heading, *paragraphs = (" ".join(part.split("\n")) for part in section.strip().split("\n\n"))
         prose = "\n\n".join(paragraphs)

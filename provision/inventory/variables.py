@@ -15,12 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 from provision.collection import ROOT
 from provision.errors import Issue, UsageError
 from provision.inventory import PREFIXES, Host, cards, site_checks
+from provision.lib import yaml_reader
 
 _TRUE = frozenset({"y", "yes", "on", "1", "true", "t"})
 _FALSE = frozenset({"n", "no", "off", "0", "false", "f"})
@@ -89,9 +88,9 @@ def known(roles: Path = ROOT / "roles") -> Mapping[str, Variable]:
     found: dict[str, Variable] = {}
     for file in sorted(roles.glob("*/meta/argument_specs.yml")):
         role = file.parts[-3]
-        options = _yaml(file)["argument_specs"]["main"].get("options") or {}
+        options = yaml_reader.load(file.read_bytes())["argument_specs"]["main"].get("options") or {}
         defaults_file = file.parent.parent / "defaults/main.yml"
-        defaults = (_yaml(defaults_file) or {}) if defaults_file.is_file() else {}
+        defaults = (yaml_reader.load(defaults_file.read_bytes()) or {}) if defaults_file.is_file() else {}
         for name, spec in options.items():
             found[name] = _variable(name, role, {**spec, "default": defaults.get(name, spec.get("default"))})
     return found
@@ -323,9 +322,3 @@ def _variable(name: str, role: str, spec: Mapping[str, Any]) -> Variable:
         options={key: _variable(key, role, item) for key, item in (spec.get("options") or {}).items()},
         required=bool(spec.get("required")),
     )
-
-
-def _yaml(file: Path) -> Any:
-    # the C one is ten times faster, where it was built
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(file.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - a safe loader

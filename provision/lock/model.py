@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ansible_collections.gpu.provision.plugins.plugin_utils.lockfile import NAME
 from ansible_collections.gpu.provision.plugins.plugin_utils.lockfile import VARIABLE as VARIABLE
 from provision.errors import Issue, UsageError
-from provision.lib import files, own_state
+from provision.lib import files, own_state, yaml_reader
 from provision.lib.text import natural
 from provision.parts.base import Part
 from provision.parts.conda.part import Installations
@@ -31,8 +31,6 @@ from provision.parts.registry import in_locks
 
 SCHEMA = "provision/lock/1"
 WRITE_HINT = "name a file in a folder that you can write: -o FILE"
-# The C one is ten times faster, where PyYAML was built with it; a lock of a hundred hosts has thousands of lines.
-_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # What YAML 1.1 takes for numbers and dates besides (1:30 is ninety, 2026-11-28 a day) are versions here.
 _INT = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$")
 _FLOAT = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)\.[0-9]+(?:[eE][-+]?[0-9]+)?$")
@@ -212,12 +210,12 @@ class _Misplaced(ValueError):
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-class _Loader(_FASTEST):  # type: ignore[misc]
+class _Loader(yaml_reader.LOADER):  # type: ignore[misc]
     """Plain numbers are numbers, and all else that is not quoted is text."""
 
     yaml_implicit_resolvers = {
         first: [(tag, _NUMBERS.get(tag, pattern)) for tag, pattern in known if tag != _DATE]
-        for first, known in _FASTEST.yaml_implicit_resolvers.items()
+        for first, known in yaml_reader.LOADER.yaml_implicit_resolvers.items()
     }
 
 

@@ -8,7 +8,6 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -22,6 +21,7 @@ from provision.errors import HostFailedError, ProvisionError
 from provision.facts import Facts
 from provision.facts.diagnostics import Diagnosed
 from provision.inventory import Connection, Host, Inventory
+from provision.lib import yaml_reader
 from provision.lib.text import answered, one_line
 from provision.lock import make
 from provision.lock.model import Lock, LockedHost, dump, parse
@@ -388,7 +388,7 @@ def test_every_writer_writes_the_same_data(seed, texts, count):
         found, {"gpu01": facts}, catalog, source, Path("x.yml"), unreached={"gpu02": texts[0]}, left_out=["web"]
     )
     meant = init._says(found, source, {"gpu02": texts[0]})
-    assert yaml.safe_load(content) == meant and not list(unmarked(meant))
+    assert yaml_reader.load(content) == meant and not list(unmarked(meant))
 
     # the lock
     try:

@@ -10,7 +10,6 @@ import time
 from functools import partial
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
@@ -26,6 +25,7 @@ from provision.facts import Facts
 from provision.inventory import Host
 from provision.inventory.repositories import _refuse_odd_url
 from provision.inventory.variables import VariablesError, effective
+from provision.lib import yaml_reader
 from provision.parts.conda.addresses import unverified, unverified_in_file
 from provision.parts.conda.desired import CondaConfig, with_files
 from provision.parts.conda.resolve import resolve_conda
@@ -33,7 +33,7 @@ from provision.parts.decision import Decision
 from provision.remote import bundle
 from tests.unit import condatrees, hosts, trees
 
-CASES = yaml.safe_load((ROOT / "tests/cases/secrets.yml").read_text(encoding="utf-8"))
+CASES = yaml_reader.load((ROOT / "tests/cases/secrets.yml").read_text(encoding="utf-8"))
 
 
 def secret(seed):

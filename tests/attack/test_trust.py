@@ -21,7 +21,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from jinja2 import Environment
 
 import provision.collection  # noqa: F401 - makes the collection importable
@@ -37,6 +36,7 @@ from provision.catalog import load_catalog
 from provision.commands import mirror as command
 from provision.errors import HostFailedError, ProvisionError, RefusedError, UsageError
 from provision.inventory import mirror_layout
+from provision.lib import yaml_reader
 from provision.lock.model import parse
 from provision.mirror import conda
 from provision.mirror.keys import signer
@@ -104,7 +104,7 @@ PROVEN = [
 
 def of_role(source):
     """Whether the role's own rule, which runs on the controller, takes a source."""
-    tasks = yaml.safe_load((ROOT / "roles/gpu_pull/tasks/install.yml").read_text())
+    tasks = yaml_reader.load((ROOT / "roles/gpu_pull/tasks/install.yml").read_text())
     (task,) = [one for one in tasks if "__gpu_pull_safe" in one.get("vars", {})]
     jinja = Environment(autoescape=True)
     jinja.tests["match"] = lambda text, pattern: bool(re.match(pattern, text))

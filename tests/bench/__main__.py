@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 
 import provision.collection  # noqa: F401
+from provision.lib import yaml_reader
 from tests.bench import peers
 from tests.lab import Lab
 from tests.lab.lab import LabHost
@@ -113,7 +114,7 @@ def bench_version(rounds: int) -> list[dict[str, Any]]:
 def bench_plan(rounds: int, count: int) -> list[dict[str, Any]]:
     """``provision plan`` over converged hosts, beside a bare parallel paramiko read of them."""
     with Lab.start([{"name": f"gpu{i:02d}", **CONVERGED} for i in range(1, count + 1)]) as lab:
-        hosts = bare_hosts(lab, yaml.safe_load(lab.inventory.read_text())["all"]["children"]["gpu"])
+        hosts = bare_hosts(lab, yaml_reader.load(lab.inventory.read_text())["all"]["children"]["gpu"])
         # caches of both sides are warm for both
         timed(provision(lab, "plan"), cwd=ROOT)
         another = [sys.executable, "-c", _ANOTHER_PYTHON, *provision(lab, "plan")[3:]]
@@ -151,7 +152,7 @@ def bench_drift(rounds: int, count: int) -> list[dict[str, Any]]:
     many = {"/etc/ssh/sshd_config.d/bench.conf": "MaxStartups 200\nMaxSessions 200\n"}
     converged = {**CONVERGED, "extra": {**CONVERGED["extra"], **many}}
     with Lab.start([{"name": f"gpu{i:02d}", **converged} for i in range(1, machines + 1)]) as lab:
-        text = yaml.safe_load(lab.inventory.read_text())
+        text = yaml_reader.load(lab.inventory.read_text())
         group = text["all"]["children"]["gpu"]
         rows = list(group["hosts"].values())
         for number in (count // 2, count):
@@ -269,7 +270,7 @@ def bench_peers(rounds: int, count: int) -> list[dict[str, Any]]:
         Lab.start([{"name": f"gpu{i:02d}", **CONVERGED} for i in range(1, count + 1)]) as lab,
         tempfile.TemporaryDirectory() as state,
     ):
-        group = yaml.safe_load(lab.inventory.read_text())["all"]["children"]["gpu"]
+        group = yaml_reader.load(lab.inventory.read_text())["all"]["children"]["gpu"]
         first = lab.host("gpu01")
         listed = first.run("dpkg-query -W -f '${Package}=${Version} ${db:Status-Want}\\n'").stdout.splitlines()
         packages = [line.split()[0] for line in listed if line.endswith(" hold")]

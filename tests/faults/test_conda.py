@@ -6,6 +6,7 @@ import time
 import pytest
 import yaml
 
+from provision.lib import yaml_reader
 from tests.lab.conda import publish
 
 pytestmark = pytest.mark.lab
@@ -48,7 +49,7 @@ def test_two_environments_on_two_cuda_versions_and_then_nothing_more(fleet):
         said = host.run(f"{python} -c 'import torch; print(torch.version.cuda, torch.cuda.is_available())'").stdout
         assert said == f"{cuda} True\n"
     rc = host.run("cat /opt/miniconda3/.condarc").stdout
-    assert "conda-forge" in rc and "defaults" not in yaml.safe_load(rc)["channels"]
+    assert "conda-forge" in rc and "defaults" not in yaml_reader.load(rc)["channels"]
     assert statuses(command.json("plan")) == {"gpu01": "converged"}
     again = command.json("apply", "--yes")
     assert again["run_dir"] is None and statuses(again) == {"gpu01": "unchanged"}

@@ -5,6 +5,7 @@ import shutil
 import pytest
 import yaml
 
+from provision.lib import yaml_reader
 from tests.lab import repos
 from tests.lab.conda import publish
 from tests.lab.engine import engine
@@ -81,10 +82,10 @@ def test_a_new_host_from_a_mirror_alone_is_equal_to_the_first(fleet, tmp_path, s
     first.stop()
     # The lab's inventory names the originals for each host; the mirror is to be taken instead.
     where = f"http://{lab.server_address}/gpu-mirror"
-    lock = yaml.safe_load((lab.inventory.parent / "fleet.lock.yml").read_text())
+    lock = yaml_reader.load((lab.inventory.parent / "fleet.lock.yml").read_text())
     lock["hosts"]["gpu02"] = {**lock["hosts"]["gpu01"], "gpus": []}
     (lab.inventory.parent / "fleet.lock.yml").write_text(yaml.safe_dump(lock))
-    inventory = yaml.safe_load(lab.inventory.read_text())
+    inventory = yaml_reader.load(lab.inventory.read_text())
     for row in inventory["all"]["children"]["gpu"]["hosts"].values():
         del row["nvidia_driver_repo_url"]
     del inventory["all"]["children"]["gpu"]["hosts"]["gpu01"]

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 import yaml
 
+from provision.lib import yaml_reader
 from tests import sample
 from tests.faults.conftest import Command, driver_packages, holds
 from tests.lab import Lab
@@ -77,7 +78,7 @@ def hooks(log):
 def command(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rollout")
     with Lab.start([*HOSTS, *MORE]) as lab:
-        inventory = yaml.safe_load(lab.inventory.read_text())
+        inventory = yaml_reader.load(lab.inventory.read_text())
         inventory["all"]["children"].update(hooks(folder))
         lab.inventory.write_text(yaml.safe_dump(inventory, sort_keys=False))
         (folder / "scontrol").write_text(SCONTROL)

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-import yaml
+from provision.lib import yaml_reader
 
 from . import Lab, LabError, labs, repos, setup
 from .image import clean, image
@@ -86,7 +86,7 @@ def _act(options: argparse.Namespace) -> int:
     elif command == "up":
         text = sys.stdin.read() if str(options.hosts) == "-" else options.hosts.read_text()
         started = time.monotonic()
-        lab = Lab.up(yaml.safe_load(text), options.name)
+        lab = Lab.up(yaml_reader.load(text), options.name)
         setup.say(f"{len(lab.hosts)} hosts up in {time.monotonic() - started:.1f} s")
         print(lab.inventory)
     elif command == "down":

@@ -10,8 +10,9 @@ import re
 from functools import cache
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from provision.lib import yaml_reader
 
 from .paths import HERE
 from .releases import RELEASES, Release
@@ -167,7 +168,7 @@ def read_specs(hosts: list[dict[str, Any] | HostSpec]) -> list[HostSpec]:
 @cache
 def _table() -> dict[str, Any]:
     with (HERE / "data" / "gpus.yml").open() as handle:
-        return yaml.safe_load(handle)
+        return yaml_reader.load(handle)
 
 
 def _expand(text: str) -> list[str]:

@@ -7,10 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 
 import provision
+from provision.lib import yaml_reader
 from tests.package.conftest import ROOT
 
 FOLDER = ROOT / "execution-environment"
@@ -33,13 +33,13 @@ def test_what_it_installs_is_what_the_package_declares():
     assert requirements(FOLDER / "requirements.txt") == ours
     meta = requirements(ROOT / "meta/ee-requirements.txt")
     assert meta.items() <= ours.items()
-    definition = yaml.safe_load((FOLDER / "execution-environment.yml").read_text())
+    definition = yaml_reader.load((FOLDER / "execution-environment.yml").read_text())
     core = Requirement(definition["dependencies"]["ansible_core"]["package_pip"])
     newest = [
         one for one in declared() if one.name == "ansible-core" and one.marker.evaluate({"python_version": "3.13"})
     ]
     assert [one.specifier for one in newest] == [core.specifier]
-    (tarball,) = yaml.safe_load((FOLDER / "requirements.yml").read_text())["collections"]
+    (tarball,) = yaml_reader.load((FOLDER / "requirements.yml").read_text())["collections"]
     assert tarball["name"].endswith(f"/gpu-provision-{provision.__version__}.tar.gz")
     assert (FOLDER / "bindep.txt").read_text() == (ROOT / "meta/ee-bindep.txt").read_text()
 
@@ -68,7 +68,7 @@ def test_ansible_builder_writes_the_context(tmp_path):
 def test_the_collection_itself_says_what_it_needs(collection):
     found = subprocess.run([BUILDER, "introspect", str(collection)], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
-    said = yaml.safe_load(found.stdout.partition("---")[2] or found.stdout)
+    said = yaml_reader.load(found.stdout.partition("---")[2] or found.stdout)
     # ansible-builder leaves out what comes with Ansible.
     assert set(requirements(ROOT / "meta/ee-requirements.txt")) - {"PyYAML"} <= {
         Requirement(text.partition("#")[0].strip()).name for text in said["python"]

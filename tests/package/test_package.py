@@ -4,14 +4,13 @@ import json
 import sys
 from pathlib import Path
 
-import yaml
-
 import provision
+from provision.lib import yaml_reader
 from tests.package.conftest import BIN, ROOT, run
 
 
 def test_one_version():
-    galaxy = yaml.safe_load((ROOT / "galaxy.yml").read_text())
+    galaxy = yaml_reader.load((ROOT / "galaxy.yml").read_text())
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert galaxy["version"] == provision.__version__
     assert f"## {provision.__version__}" in changelog

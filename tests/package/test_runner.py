@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from provision.lib import yaml_reader
 from tests.package import environment
 from tests.package.conftest import ROOT
 
@@ -37,7 +38,7 @@ def test_the_survey_asks_for_variables_of_the_roles():
         (option,) = [
             options[question["variable"]]
             for path in (ROOT / "roles").glob("*/meta/argument_specs.yml")
-            for options in [yaml.safe_load(path.read_text())["argument_specs"]["main"]["options"]]
+            for options in [yaml_reader.load(path.read_text())["argument_specs"]["main"]["options"]]
             if question["variable"] in options
         ]
         if option.get("choices"):
@@ -87,7 +88,7 @@ def job(image, lab, target, tmp_path):
     from tests.lab.engine import engine
 
     folder = tmp_path / "private"
-    rows = yaml.safe_load(lab.inventory.read_text())["all"]["children"]["gpu"]
+    rows = yaml_reader.load(lab.inventory.read_text())["all"]["children"]["gpu"]
     become = rows["hosts"][target.name].pop("ansible_become_password")
     key = Path(rows["vars"].pop("ansible_ssh_private_key_file"))
     known = rows["vars"]["ansible_ssh_common_args"].partition("UserKnownHostsFile=")[2].split()[0]
@@ -116,7 +117,7 @@ def job(image, lab, target, tmp_path):
         # also the container's name
         ident = f"{job}-{os.getpid()}"
         answers = {question["variable"]: question["default"] for question in SURVEY} | survey
-        extra = yaml.safe_load(TEMPLATE["extra_vars"]) | answers
+        extra = yaml_reader.load(TEMPLATE["extra_vars"]) | answers
         (folder / "env/extravars").write_text(json.dumps(extra))
         options = ["--process-isolation", "--process-isolation-executable", "podman", "--container-image", image]
         words = [*options, "--ident", ident, "--playbook", TEMPLATE["playbook"]]

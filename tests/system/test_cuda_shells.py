@@ -8,17 +8,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
 from provision.collection import ROOT
+from provision.lib import yaml_reader
 from tests.sample import turn
 from tests.system.cuda_machine import Machine, need
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/cuda_shells.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/cuda_shells.yml").read_text())
 SH = ("dash", "bash", "bash --posix", "ksh93", "mksh", "busybox sh", "zsh", "yash")
 ALL = (*SH, "fish", "tcsh", "bsd-csh")
 START = {"zsh": ["-f"], "fish": ["--no-config"], "tcsh": ["-f"], "bsd-csh": ["-f"]}

@@ -18,6 +18,7 @@ from provision.collection import ROOT
 from provision.drift.metrics import render
 from provision.facts import Facts
 from provision.inventory import cards
+from provision.lib import yaml_reader
 from provision.lock.model import parse as parse_lock
 from provision.parts.candidates import Candidates
 from provision.parts.registry import in_locks
@@ -48,7 +49,7 @@ def blocks(page):
 
 
 BLOCKS = [(page, text, before) for page in PAGES for text, before in blocks(page)]
-VARIABLES = [row for row in BLOCKS if isinstance(yaml.safe_load(row[1]), dict) and "schema:" not in row[1]]
+VARIABLES = [row for row in BLOCKS if isinstance(yaml_reader.load(row[1]), dict) and "schema:" not in row[1]]
 
 
 def release_of(text):
@@ -114,7 +115,7 @@ def blocked(host_name, values, release):
 def values_of(tmp_path_factory):
     """{number of a block of variables: what a host has that gets them}; all in one inventory."""
     path = tmp_path_factory.mktemp("pages") / "hosts.yml"
-    hosts = {f"block{number}": yaml.safe_load(text) for number, (_, text, _) in enumerate(VARIABLES)}
+    hosts = {f"block{number}": yaml_reader.load(text) for number, (_, text, _) in enumerate(VARIABLES)}
     path.write_text(yaml.safe_dump({"all": {"hosts": hosts}}))
     return fleet_of(inventory.load([str(path)])).values
 
@@ -143,7 +144,7 @@ def test_every_block_of_yaml_is_something_that_is_checked():
     """Variables are planned, locks are read, plays and tasks name what exists; alerts name metrics. Nothing else is left."""
     metrics = render({"gpu01": ("drifted", "a", [])}, 0.0, 0.0)
     for page, text, _ in BLOCKS:
-        data = yaml.safe_load(text)
+        data = yaml_reader.load(text)
         if isinstance(data, dict):
             assert "schema" not in data or parse_lock(text), page
             continue

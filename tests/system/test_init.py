@@ -1,7 +1,6 @@
 """init for a fleet: names from files, groups by hardware, and the inventory that is written of both."""
 
 import pytest
-import yaml
 
 from provision import inventory
 from provision.catalog import load_catalog
@@ -9,6 +8,7 @@ from provision.commands import init
 from provision.errors import UnreachableError, UsageError
 from provision.inventory import hostlists, variables
 from provision.inventory.hostlists import from_file, from_ssh_config
+from provision.lib import yaml_reader
 from provision.parts.hardware import group_name, kinds
 from provision.runs.fleet import fleet_of
 from tests.unit.hosts import host
@@ -254,7 +254,7 @@ def test_beside_an_inventory_only_groups_are_written(asked, tmp_path):
         "all: {hosts: {hgx01: {ansible_host: 10.0.0.1}, ws2: }, vars: {ansible_user: ada, nvidia_driver_branch: '580'}}"
     )
     document, path = asked(sources=[str(old)], source=init.Source("old.yml", overlay=(str(old),)))
-    assert "ansible_user" not in yaml.safe_load(document.content)["all"].get("vars", {})
+    assert "ansible_user" not in yaml_reader.load(document.content)["all"].get("vars", {})
     loaded = inventory.load([str(old), str(path)])
     values = variables.effective_all(loaded.hosts)
     assert values["hgx01"]["nvidia_driver_branch"] == "580", "what the inventory says stays"
@@ -295,7 +295,7 @@ def test_this_machine_needs_no_ssh(asked, monkeypatch):
     monkeypatch.setitem(FLEET, "localhost", FLEET["ws2"])
     _, path = asked("localhost")
     assert inventory.load([str(path)]).host("localhost").connection.kind == "local"
-    assert yaml.safe_load(path.read_text())["all"]["children"]["rtx_4090"]["hosts"]["localhost"] == {
+    assert yaml_reader.load(path.read_text())["all"]["children"]["rtx_4090"]["hosts"]["localhost"] == {
         "ansible_connection": "local"
     }
 

@@ -15,15 +15,15 @@ import threading
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provision import inventory
 from provision.collection import ROOT
+from provision.lib import yaml_reader
 from tests.sample import share
 from tests.unit.brokenhosts import CASES
 
 BIN = Path(sys.executable).parent
-TABLE = yaml.safe_load((CASES / "inventories.yml").read_text(encoding="utf-8"))
+TABLE = yaml_reader.load((CASES / "inventories.yml").read_text(encoding="utf-8"))
 # Ansible's own, which ansible-inventory leaves out or adds.
 OWN = ("inventory_hostname", "inventory_hostname_short", "group_names")
 

@@ -9,11 +9,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision
 from provision.collection import COLLECTIONS_PATH
 from provision.errors import HostFailedError, ProvisionError, UsageError
+from provision.lib import yaml_reader
 from provision.pull import report
 from provision.pull import run as pulling
 from provision.pull.source import Source, fetch
@@ -207,7 +207,7 @@ def test_one_run_at_a_time(host, tmp_path):
 
 def test_the_configuration_that_the_role_writes(tmp_path, capsys):
     path = tmp_path / "pull.json"
-    tasks = yaml.safe_load((ROOT / "roles/gpu_pull/tasks/units.yml").read_text())
+    tasks = yaml_reader.load((ROOT / "roles/gpu_pull/tasks/units.yml").read_text())
     (written,) = [task["vars"]["__gpu_pull_config"] for task in tasks if "__gpu_pull_config" in task.get("vars", {})]
     written = {**written, "source": {**dict.fromkeys(written["source"], ""), "url": "/srv/x", "verify_commit": False}}
     path.write_text(json.dumps({**written, "metrics_dir": "/m", "vault_password_file": ""}))
@@ -221,7 +221,7 @@ def test_the_configuration_that_the_role_writes(tmp_path, capsys):
 
 
 def test_the_role_installs_this_version():
-    defaults = yaml.safe_load((ROOT / "roles/gpu_pull/defaults/main.yml").read_text())
+    defaults = yaml_reader.load((ROOT / "roles/gpu_pull/defaults/main.yml").read_text())
     assert defaults["gpu_pull_package"] == f"gpu-provision=={provision.__version__}"
 
 

@@ -20,14 +20,13 @@ import copy
 from functools import cache
 from pathlib import Path
 
-import yaml
-
 from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
 from provision import bundles
 from provision.catalog import load_catalog
 from provision.diagnose import diagnose
 from provision.facts.diagnostics import Diagnosed
 from provision.inventory import variables
+from provision.lib import yaml_reader
 from tests.unit import trees
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -54,7 +53,7 @@ SMI = {
 
 def load(name):
     """Return (hosts, cases) of tests/cases/NAME.yml."""
-    data = yaml.safe_load((CASES / f"{name}.yml").read_text(encoding="utf-8"))
+    data = yaml_reader.load((CASES / f"{name}.yml").read_text(encoding="utf-8"))
     return data.get("hosts", {}), data["cases"]
 
 

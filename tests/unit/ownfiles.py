@@ -6,11 +6,11 @@ import hashlib
 import re
 from pathlib import Path
 
-import yaml
+from provision.lib import yaml_reader
 
 FILES = {
     name: (row["path"], row["text"])
-    for name, row in yaml.safe_load((Path(__file__).parents[1] / "cases/own_files.yml").read_text()).items()
+    for name, row in yaml_reader.load((Path(__file__).parents[1] / "cases/own_files.yml").read_text()).items()
 }
 UNATTENDED_PATTERNS = re.findall(r'"(.+)"', FILES["unattended"][1])
 

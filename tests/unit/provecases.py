@@ -4,11 +4,10 @@ import json
 from copy import deepcopy
 from pathlib import Path
 
-import yaml
-
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
 from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
+from provision.lib import yaml_reader
 from provision.parts.proof import Bounds
 from provision.parts.proofs import judged
 
@@ -19,7 +18,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 def table(name):
     """The cases of tests/cases/prove_NAME.yml."""
-    return yaml.safe_load((TESTS / f"cases/prove_{name}.yml").read_text())
+    return yaml_reader.load((TESTS / f"cases/prove_{name}.yml").read_text())
 
 
 def outcome(result=None, message=None, status=None, **more):

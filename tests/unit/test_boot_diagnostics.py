@@ -4,16 +4,16 @@ import os
 from pathlib import Path
 
 import pytest
-import yaml
 
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 
 # isort: skip - trees makes it importable
 from ansible_collections.gpu.provision.plugins.module_utils.probe import boot_diagnostics
 from ansible_collections.gpu.provision.plugins.module_utils.probe import diagnostics as probe_diagnostics
+from provision.lib import yaml_reader
 from tests.unit import trees
 
-TABLE = yaml.safe_load((Path(__file__).parents[1] / "cases/boot_diagnostics.yml").read_text(encoding="utf-8"))
+TABLE = yaml_reader.load((Path(__file__).parents[1] / "cases/boot_diagnostics.yml").read_text(encoding="utf-8"))
 RUNNING = "6.8.0-45-generic"
 PROBED = {
     "host": {"systemd": True, "container": None},

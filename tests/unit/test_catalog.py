@@ -20,12 +20,13 @@ from provision.catalog.toolkits import c_library
 from provision.catalog.versions import between, key, same
 from provision.commands.catalog import check
 from provision.errors import UsageError
+from provision.lib import yaml_reader
 from provision.planning import plan_from_facts
 from tests.unit.hosts import host
 
 REAL = Path(package.__file__).parent / "data"
 FOLDER = Path(__file__).parents[1] / "catalog"
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/catalog_gpus.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/catalog_gpus.yml").read_text())
 CATALOG = load_catalog()
 
 
@@ -160,7 +161,7 @@ def _walk(value: Any) -> Any:
 
 @pytest.mark.parametrize("path", sorted(REAL.glob("*.yml")), ids=lambda path: path.name)
 def test_every_file_says_where_its_facts_come_from_and_when(path: Path) -> None:
-    data = yaml.safe_load(path.read_text())
+    data = yaml_reader.load(path.read_text())
     dated = data.get("sources") or {t["id"]: t for t in data["traps"]}
     assert dated
     assert all(entry["source"] and entry["as_of"] for entry in dated.values())

@@ -14,13 +14,13 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provision.catalog import Catalog, read_catalog, update
 from provision.catalog.review import contradictions
 from provision.catalog.update import place
 from provision.commands.catalog import CatalogUpdateDocument, update_
 from provision.errors import UsageError
+from provision.lib import yaml_reader
 
 FROZEN = Path(__file__).parents[1] / "catalog"
 INDEX = Path(__file__).parents[1] / "fixtures/catalog_update/python"
@@ -99,7 +99,7 @@ def test_rows_say_where_they_come_from_and_lines_of_people_stay(folder: Path) ->
     run(folder, f"python={INDEX}")
     for name, text in before.items():
         assert set(text.splitlines()) - set((folder / name).read_text().splitlines()) == set(), name
-    source = yaml.safe_load((folder / "frameworks.yml").read_text())["sources"]["python_torch"]
+    source = yaml_reader.load((folder / "frameworks.yml").read_text())["sources"]["python_torch"]
     assert source == {"source": f"{INDEX}/torch/json", "as_of": "2026-11-29", "reader": "python"}
     assert read_catalog(folder).day == "2026-11-29"
     later = update_(folder, [f"python={INDEX}"], yes=False, today=date(2027, 1, 5))
@@ -337,4 +337,4 @@ def test_a_row_is_changed_in_its_line(text: str, want: str) -> None:
 def test_what_is_written_is_read_as_it_was(value: object) -> None:
     row = update.Row(("file", "a"), "k2", {}, ("x", "y"))
     text = update.edited("a:\n  k: {v: 1}\n", [update.Change("+", row, {"v": (None, value)})])
-    assert yaml.safe_load(text) == {"a": {"k": {"v": 1}, "k2": {"v": value}}}
+    assert yaml_reader.load(text) == {"a": {"k": {"v": 1}, "k2": {"v": value}}}

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from provision.catalog import load_catalog
 from provision.facts import Facts
+from provision.lib import yaml_reader
 from provision.parts.check import Expect
 from provision.parts.conda import checks as conda_checks
 from provision.parts.conda.plan import conda_expectation
@@ -15,7 +15,7 @@ from provision.parts.conda.resolve import resolve_conda
 from tests.unit.test_resolve_conda import CASES as RESOLVE
 from tests.unit.test_resolve_conda import given
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/conda_checks.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/conda_checks.yml").read_text())
 
 
 def run(facts, want):

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from provision.catalog import load_catalog
+from provision.lib import yaml_reader
 from provision.parts.check import Expect
 from provision.parts.containers import checks as containers_checks
 from provision.parts.containers.plan import containers_expectation
@@ -16,7 +16,7 @@ from tests.unit.containershosts import carried_out, case_driver, case_host, deci
 from tests.unit.test_resolve_containers import CASES as RESOLVE
 from tests.unit.test_resolve_containers import ready
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers_checks.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/containers_checks.yml").read_text())
 IDS = ["packages", "runtime", "cdi", "shm", "group", "flags", "links"]
 
 

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401
 from provision.errors import UsageError
 from provision.facts import Facts
+from provision.lib import yaml_reader
 from provision.lib.findings import worst
 from provision.parts import checks
 from provision.parts.check import DriverExpect, Expect
 from provision.parts.driver import installed
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/checks.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/checks.yml").read_text())
 KERNEL = "6.8.0-48-generic"
 GOOD = Facts.model_validate(
     {

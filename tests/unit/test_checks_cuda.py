@@ -3,19 +3,19 @@
 import copy
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.collection import ROOT
 from provision.facts import Facts
+from provision.lib import yaml_reader
 from provision.parts import checks
 from provision.parts.check import Expect
 from provision.parts.cuda import checks as cuda_checks
 from provision.parts.cuda import library_checks
 from tests.unit import cudatrees, trees
 
-TABLE = yaml.safe_load((ROOT / "tests/cases/checks_cuda.yml").read_text(encoding="utf-8"))
+TABLE = yaml_reader.load((ROOT / "tests/cases/checks_cuda.yml").read_text(encoding="utf-8"))
 OWN = {check.code for check in (*cuda_checks.CHECKS, *library_checks.CHECKS)}
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -22,19 +21,20 @@ from provision.commands.compat import CompatDocument, run
 from provision.compat import compat
 from provision.compat.answer import CompatAnswer, CompatRequest
 from provision.errors import UsageError
+from provision.lib import yaml_reader
 from provision.render import Renderer
 from provision.render.base import put
 from provision.render.compat import view
 from tests.sample import THOROUGH
 
-CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parents[1] / "cases/compat.yml").read_text())
+CASES: list[dict[str, Any]] = yaml_reader.load((Path(__file__).parents[1] / "cases/compat.yml").read_text())
 CATALOG = load_catalog()
 # The facts themselves, each with a source: asked of the catalog as it ships.
 SHIPPED = Catalog(Path(provision.__file__).parent / "catalog/data")
 FACTS: list[dict[str, Any]] = [
     case
     for name in ("compat_frameworks", "compat_drivers", "compat_field")
-    for case in yaml.safe_load((Path(__file__).parents[1] / f"cases/{name}.yml").read_text())
+    for case in yaml_reader.load((Path(__file__).parents[1] / f"cases/{name}.yml").read_text())
 ]
 TODAY = date(2026, 11, 28)
 # The newest branch when these facts were written down: one that came later is no answer to them.

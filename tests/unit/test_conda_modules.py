@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
@@ -20,12 +19,13 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import read as
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError, Result
 from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
+from provision.lib import yaml_reader
 
 CASES = Path(__file__).parents[1] / "cases"
 
 
 def table(name: str) -> list[Any]:
-    cases = yaml.safe_load((CASES / f"conda_{name}.yml").read_text(encoding="utf-8"))
+    cases = yaml_reader.load((CASES / f"conda_{name}.yml").read_text(encoding="utf-8"))
     return [pytest.param(case, id=case["name"].replace(" ", "-")) for case in cases]
 
 
@@ -40,9 +40,9 @@ def test_condarc(case):
     assert after == case["after"]
     assert condarc.merge(after, case["wanted"]) == after
     # The file says the same to a real YAML reader, and nothing else has changed in it.
-    read = yaml.safe_load(after)
+    read = yaml_reader.load(after)
     assert {key: read[key] for key in case["wanted"]} == case["wanted"]
-    rest = {key: value for key, value in (yaml.safe_load(case["before"]) or {}).items() if key not in case["wanted"]}
+    rest = {key: value for key, value in (yaml_reader.load(case["before"]) or {}).items() if key not in case["wanted"]}
     assert {key: value for key, value in read.items() if key not in case["wanted"]} == rest
 
 
@@ -343,9 +343,9 @@ def test_what_is_done_to_an_environment(state, action, changes, answer):
 
 def test_environment_files_get_channels_only_where_they_name_none():
     text = "dependencies:\n  - python=3.11\n  - pip:\n      - torch\n"
-    after = yaml.safe_load(make_environment.with_channels(text, ["conda-forge"]))
+    after = yaml_reader.load(make_environment.with_channels(text, ["conda-forge"]))
     assert after["channels"] == ["conda-forge", "nodefaults"]
-    assert after["dependencies"] == yaml.safe_load(text)["dependencies"]
+    assert after["dependencies"] == yaml_reader.load(text)["dependencies"]
     own = "channels: [bioconda]\n" + text
     assert make_environment.with_channels(own, ["conda-forge"]) == own
 

@@ -3,7 +3,6 @@
 import os
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.conda import environment as conda_environment
@@ -12,10 +11,11 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.collection import ROOT
 from provision.facts import Conda
+from provision.lib import yaml_reader
 from tests.unit import condatrees
 from tests.unit.test_probe import pick
 
-CASES = yaml.safe_load((ROOT / "tests/cases/conda_probe.yml").read_text(encoding="utf-8"))
+CASES = yaml_reader.load((ROOT / "tests/cases/conda_probe.yml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])

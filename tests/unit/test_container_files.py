@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.containers import (
@@ -17,12 +16,13 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import (
 )
 from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
+from provision.lib import yaml_reader
 
 CASES = Path(__file__).parents[1] / "cases"
 
 
 def cases(name: str) -> Any:
-    rows = yaml.safe_load((CASES / f"{name}.yml").read_text(encoding="utf-8"))
+    rows = yaml_reader.load((CASES / f"{name}.yml").read_text(encoding="utf-8"))
     return pytest.mark.parametrize("case", rows, ids=[row["name"] for row in rows])
 
 

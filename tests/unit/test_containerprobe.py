@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
@@ -15,11 +14,12 @@ from ansible_collections.gpu.provision.plugins.module_utils.probe import facts a
 from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.facts import Containers
+from provision.lib import yaml_reader
 from tests.unit import trees
 from tests.unit.test_openpgp import V4, _armor, _new
 from tests.unit.test_probe import pick
 
-CASES = yaml.safe_load((ROOT / "tests/cases/containers_probe.yml").read_text(encoding="utf-8"))
+CASES = yaml_reader.load((ROOT / "tests/cases/containers_probe.yml").read_text(encoding="utf-8"))
 
 
 def read(root, gpu_users=()):

@@ -4,15 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files
 from provision.facts import Shells
+from provision.lib import yaml_reader
 from provision.parts.cuda.files import absent_files, wanted_files
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/cuda_files.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/cuda_files.yml").read_text())
 EVERYTHING = Shells(
     fish=True, csh=True, zsh=True, environment_modules="/etc/environment-modules/modules", lmod="/etc/lmod/modules"
 )

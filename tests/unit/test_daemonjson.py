@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json
+from provision.lib import yaml_reader
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/daemon_json.yml").read_text(encoding="utf-8"))
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/daemon_json.yml").read_text(encoding="utf-8"))
 RUNTIME = {"runtime": True}
 
 

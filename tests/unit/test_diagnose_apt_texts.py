@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provision.diagnose.text import matches
+from provision.lib import yaml_reader
 
-ROWS = yaml.safe_load((Path(__file__).parents[1] / "cases/diagnose_texts_apt.yml").read_text(encoding="utf-8"))
+ROWS = yaml_reader.load((Path(__file__).parents[1] / "cases/diagnose_texts_apt.yml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["text"][:60] for row in ROWS])

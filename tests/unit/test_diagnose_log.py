@@ -4,18 +4,18 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provision.catalog import load_catalog
 from provision.diagnose import pages
 from provision.diagnose.text import matches, needed, traps
+from provision.lib import yaml_reader
 from tests.sample import share
 
 CASES = Path(__file__).parents[1] / "cases"
 TEXTS = [
     row["text"]
     for name in ("diagnose_texts", "diagnose_texts_apt", "diagnose_texts_variants")
-    for row in yaml.safe_load((CASES / f"{name}.yml").read_text(encoding="utf-8"))
+    for row in yaml_reader.load((CASES / f"{name}.yml").read_text(encoding="utf-8"))
 ]
 PATTERNS = sorted({pattern for page in pages.all_pages() for pattern in page.texts})
 MISMATCH = (

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from ansible_collections.gpu.provision.plugins.module_utils.probe import boot_diagnostics
 from provision.catalog import load_catalog
@@ -19,10 +18,11 @@ from provision.diagnose.rules import symptoms
 from provision.diagnose.text import matches
 from provision.errors import UsageError
 from provision.facts import Facts
+from provision.lib import yaml_reader
 
 ROOT = Path(__file__).parents[2]
 PAGES = pages.all_pages()
-TEXTS = yaml.safe_load((ROOT / "tests/cases/diagnose_texts.yml").read_text(encoding="utf-8"))
+TEXTS = yaml_reader.load((ROOT / "tests/cases/diagnose_texts.yml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=pages.codes())

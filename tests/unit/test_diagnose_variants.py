@@ -7,16 +7,16 @@ repairs: {code: [actions]} · level: {code: its level}
 """
 
 import pytest
-import yaml
 
 from provision.catalog import load_catalog
 from provision.diagnose.text import matches, traps
+from provision.lib import yaml_reader
 from tests.unit import apthosts, brokenhosts
 
 HOSTS_OF = ("diagnose_boot", "diagnose_user", "diagnose_apt", "diagnose_variants")
 HOSTS = {name: host for file in HOSTS_OF for name, host in brokenhosts.load(file)[0].items()}
 CASES = brokenhosts.load("diagnose_variants")[1]
-TEXTS = yaml.safe_load((brokenhosts.CASES / "diagnose_texts_variants.yml").read_text(encoding="utf-8"))
+TEXTS = yaml_reader.load((brokenhosts.CASES / "diagnose_texts_variants.yml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import typer.main
-import yaml
 
 from provision import cli
 from provision.collection import ROOT
 from provision.errors import Exit
+from provision.lib import yaml_reader
 from tools import docs, man
 
 PAGES = sorted(
@@ -206,7 +206,7 @@ def test_no_inventory_is_used_by_accident():
 def test_variables_in_pages_exist():
     known = set()
     for spec in ROOT.glob("roles/*/meta/argument_specs.yml"):
-        known |= set(yaml.safe_load(spec.read_text())["argument_specs"]["main"]["options"])
+        known |= set(yaml_reader.load(spec.read_text())["argument_specs"]["main"]["options"])
     for page in PAGES:
         for variable in re.findall(r"\b((?:nvidia_driver|gpu_verify)_[a-z_]*[a-z])\b", page.read_text()):
             assert variable in known, f"{page.name}: {variable}"

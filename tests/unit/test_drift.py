@@ -17,6 +17,7 @@ from provision.drift.item import Item, without_echoes
 from provision.drift.peers import compare, peer_of
 from provision.errors import Issue, UsageError
 from provision.facts import Facts
+from provision.lib import yaml_reader
 from provision.lock.make import make
 from provision.lock.model import NAME, Lock, dump, parse
 from provision.parts.plan import HostPlan, Step
@@ -24,7 +25,7 @@ from tests.unit import trees
 from tests.unit.fleethosts import changed, entry_of, healthy, lock_of_hosts
 from tests.unit.test_planning import CUDA_13, with_cuda
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/drift.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/drift.yml").read_text())
 
 
 def facts_of(case):
@@ -42,7 +43,7 @@ def facts_of(case):
 
 def written(lock, case, folder):
     """Write the lock of a case; its data may be changed like facts."""
-    data = yaml.safe_load(dump(lock))
+    data = yaml_reader.load(dump(lock))
     for path, value in case.get("lock_change", {}).items():
         at = data
         *above, last = path.split("/")

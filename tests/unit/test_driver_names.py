@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
+from provision.lib import yaml_reader
 
-NAMES = yaml.safe_load((Path(__file__).parents[1] / "cases/driver_names.yml").read_text())
+NAMES = yaml_reader.load((Path(__file__).parents[1] / "cases/driver_names.yml").read_text())
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in NAMES.items() for name in names])

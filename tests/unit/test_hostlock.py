@@ -7,13 +7,13 @@ import stat
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.run import lock as run_lock
 from ansible_collections.gpu.provision.plugins.plugin_utils import runlock
+from provision.lib import yaml_reader
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/hostlock.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/hostlock.yml").read_text())
 DESK = {"name": "desk", "machine": "aaaa", "boot_id": "boot-of-desk", "namespace": "pid:[4026531836]"}
 STARTED = 90
 

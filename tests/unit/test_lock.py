@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-import yaml
 
 from ansible_collections.gpu.provision.plugins.plugin_utils import lockfile
 from provision.errors import UsageError
+from provision.lib import yaml_reader
 from provision.lock.compare import changes
 from provision.lock.make import make
 from provision.lock.model import NAME, VARIABLE, HostLock, Lock, LockedHost, LockError, dump, load, parse, save
@@ -21,7 +21,7 @@ from tests.unit.fleethosts import changed, entry_of, healthy, lock_of_hosts
 from tests.unit.test_openpgp import ARMORED, FPR4, FPR6
 from tests.unit.test_planning import CHANGES, FakeHost
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/lock.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/lock.yml").read_text())
 
 
 def named(kind):
@@ -74,7 +74,7 @@ def test_a_lock_is_the_same_text_whatever_the_order_in_which_hosts_answer(tmp_pa
     hosts = {name: healthy(name) for name in ("gpu10", "gpu2", "gpu1")}
     one, other = lock_of_hosts(hosts), lock_of_hosts(dict(reversed(hosts.items())))
     assert dump(one) == dump(other)
-    assert list(yaml.safe_load(dump(one))["hosts"]) == ["gpu1", "gpu2", "gpu10"]
+    assert list(yaml_reader.load(dump(one))["hosts"]) == ["gpu1", "gpu2", "gpu10"]
     save(one, tmp_path / NAME)
     assert load(tmp_path / NAME) == one
     assert [file.name for file in tmp_path.iterdir()] == [NAME]

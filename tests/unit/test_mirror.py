@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import configure as apt_configure
@@ -25,6 +24,7 @@ from provision.errors import UsageError
 from provision.inventory import Host, mirror_layout
 from provision.inventory.repositories import FleetMirror, Mirror
 from provision.inventory.variables import effective, known
+from provision.lib import yaml_reader
 from provision.lock.model import parse
 from provision.mirror import conda
 from provision.mirror.make import CondaNeed, Maker
@@ -37,7 +37,7 @@ from tests.unit.candidates import CANDIDATES
 from tests.unit.hosts import host
 from tests.unit.test_planning import CHANGES, DEFAULTS, FakeHost
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/mirror.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/mirror.yml").read_text())
 CATALOG = load_catalog()
 SUITES = "noble noble-updates noble-security"
 

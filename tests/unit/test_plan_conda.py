@@ -3,13 +3,13 @@
 import re
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
 from provision.catalog import load_catalog
 from provision.collection import ROOT
+from provision.lib import yaml_reader
 from provision.parts.check import PrefixExpect
 from provision.parts.conda.plan import EXPORTS, conda_expectation, conda_spec, conda_summary
 from provision.parts.conda.resolve import resolve_conda
@@ -148,7 +148,7 @@ def test_the_plan_says_that_nothing_vouches_for_the_installer_of_the_day():
 @pytest.mark.parametrize(("module", "ours"), [("conda_install", INSTALL), ("conda_environment", ENVIRONMENT)])
 def test_the_modules_take_these_arguments(module, ours):
     text = (ROOT / f"plugins/modules/{module}.py").read_text()
-    options = yaml.safe_load(re.search(r'DOCUMENTATION = r?"""(.*?)"""', text, re.DOTALL)[1])["options"]
+    options = yaml_reader.load(re.search(r'DOCUMENTATION = r?"""(.*?)"""', text, re.DOTALL)[1])["options"]
     assert ours <= set(options)
     assert {name for name, option in options.items() if option.get("required")} <= ours
     actions = {"conda_install": {"install", "update", "repair", "configure"}}.get(

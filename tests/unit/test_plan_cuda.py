@@ -3,19 +3,19 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.cuda import files as cuda_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
 from provision.facts import Shells
+from provision.lib import yaml_reader
 from provision.parts.cuda.files import wanted_files
 from provision.parts.cuda.plan import plan_cuda
 from provision.parts.decision import Decision
 from tests.unit.cudahosts import case_candidates, case_config, case_host, resolved
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/plan_cuda.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/plan_cuda.yml").read_text())
 MODULES = "/etc/environment-modules/modules"
 
 

@@ -5,9 +5,9 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provision.catalog import load_catalog
+from provision.lib import yaml_reader
 from provision.parts.apt import AptPart, combine
 from provision.parts.decision import DriverConfig
 from provision.parts.driver.plan import plan_driver
@@ -16,7 +16,7 @@ from tests.unit import ownfiles
 from tests.unit.candidates import CANDIDATES, CUDA_URI
 from tests.unit.hosts import host
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/plan.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/plan.yml").read_text())
 
 
 def facts_of(case):

@@ -1,18 +1,18 @@
 """What the probe says of recorded and described hosts (tests/cases/probe.yml, probe_cuda.yml)."""
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.collection import ROOT
 from provision.facts import Facts
+from provision.lib import yaml_reader
 from tests.unit import trees
 
 CASES = [
     case
     for name in ("probe", "probe_cuda")
-    for case in yaml.safe_load((ROOT / f"tests/cases/{name}.yml").read_text(encoding="utf-8"))
+    for case in yaml_reader.load((ROOT / f"tests/cases/{name}.yml").read_text(encoding="utf-8"))
 ]
 
 

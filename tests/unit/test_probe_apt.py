@@ -4,15 +4,15 @@ import os
 import time
 
 import pytest
-import yaml
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.collection import ROOT
+from provision.lib import yaml_reader
 from tests.unit import trees
 
-CASES = yaml.safe_load((ROOT / "tests/cases/probe_apt.yml").read_text(encoding="utf-8"))
+CASES = yaml_reader.load((ROOT / "tests/cases/probe_apt.yml").read_text(encoding="utf-8"))
 
 
 def _names(kind):

@@ -1,14 +1,14 @@
 """The kernel that the next boot starts (tests/cases/probe_boot.yml)."""
 
 import pytest
-import yaml
 
 from ansible_collections.gpu.provision.plugins.module_utils.probe import boot
 from ansible_collections.gpu.provision.plugins.module_utils.probe import facts as probe_facts
 from provision.collection import ROOT
+from provision.lib import yaml_reader
 from tests.unit import trees
 
-CASES = yaml.safe_load((ROOT / "tests/cases/probe_boot.yml").read_text(encoding="utf-8"))
+CASES = yaml_reader.load((ROOT / "tests/cases/probe_boot.yml").read_text(encoding="utf-8"))
 LOADER_GUID = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 
 # As grub-mkconfig of Ubuntu 24.04 writes it, shortened.

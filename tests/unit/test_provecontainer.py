@@ -5,18 +5,18 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.prove import container as prove_container
 from provision.catalog import load_catalog
 from provision.facts import Facts
+from provision.lib import yaml_reader
 from provision.parts.containers import proofs as containers_proofs
 from provision.parts.containers.plan import containers_to_run
 from provision.parts.containers.resolve import ContainersConfig
 from tests.unit.provecases import proven
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers_run.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/containers_run.yml").read_text())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

@@ -4,16 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.lib import kernel_errors
 from provision.catalog import load_catalog
 from provision.commands.diagnose import by_text
+from provision.lib import yaml_reader
 from provision.parts.driver import verdict, xid
 from tests.unit.provecases import outcome, says, table
 
-NVLINK5 = yaml.safe_load((Path(__file__).parents[1] / "cases/xid_nvlink5.yml").read_text(encoding="utf-8"))
+NVLINK5 = yaml_reader.load((Path(__file__).parents[1] / "cases/xid_nvlink5.yml").read_text(encoding="utf-8"))
 # NVIDIA's buckets -> verdict, and a word of what is advised
 BUCKETS = {
     "IGNORE": ("pass", "nothing"),

@@ -9,7 +9,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
@@ -23,13 +22,14 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import proxies
 from provision.errors import UsageError
 from provision.inventory import Host, variables
 from provision.inventory.proxy import HostProxy
+from provision.lib import yaml_reader
 from provision.parts.apt import AptPart, combine
 from provision.planning import plan_from_facts
 from tests.unit.candidates import CANDIDATES
 from tests.unit.hosts import host
 from tests.unit.test_planning import CHANGES, FakeHost
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/proxy.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/proxy.yml").read_text())
 URL = "http://proxy.example.org:3128"
 CONFIG = {"gpu_proxy_http": URL, "gpu_proxy_no_proxy": [".corp"]}
 WANTED = HostProxy.from_vars(CONFIG)

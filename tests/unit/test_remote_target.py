@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provision.inventory import Connection
+from provision.lib import yaml_reader
 from provision.remote import knownhosts, target
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/ssh_target.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/ssh_target.yml").read_text())
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIKZ0hZ3m"
 
 

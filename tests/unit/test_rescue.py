@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provision.diagnose.finding import ACTIONS, Cause, Diagnosis, Repair
 from provision.errors import Issue
 from provision.facts import Facts, Package
+from provision.lib import yaml_reader
 from provision.parts.plan import HostPlan, PackageChange
 from provision.rescue import rounds
 from provision.rescue.model import History, RescueStep, Round
@@ -18,8 +18,8 @@ from provision.rescue.touched import configured, touched
 from tests.unit.hosts import host
 
 CASES = Path(__file__).parents[1] / "cases"
-ROUNDS = yaml.safe_load((CASES / "rescue_rounds.yml").read_text())
-CONFIGS = yaml.safe_load((CASES / "rescue_narrow.yml").read_text())
+ROUNDS = yaml_reader.load((CASES / "rescue_rounds.yml").read_text())
+CONFIGS = yaml_reader.load((CASES / "rescue_narrow.yml").read_text())
 
 
 def finding(code, repairs, level="error", reboot=False):

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import Installed
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import console, console_packages, console_state
+from provision.lib import yaml_reader
 from provision.rescue.offline import Known, decisions
 from tests.unit import trees
 
-CASES = yaml.safe_load(Path(__file__).parents[1].joinpath("cases/rescue_console.yml").read_text(encoding="utf-8"))
+CASES = yaml_reader.load(Path(__file__).parents[1].joinpath("cases/rescue_console.yml").read_text(encoding="utf-8"))
 KERNEL = "6.8.0-45-generic"
 BASE = {
     "running": KERNEL,

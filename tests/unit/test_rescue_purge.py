@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import Installed
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import purge as rescue_purge
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import traces as rescue_traces
+from provision.lib import yaml_reader
 
-CASES: dict[str, Any] = yaml.safe_load(Path(__file__).parents[1].joinpath("cases/rescue_purge.yml").read_text())
+CASES: dict[str, Any] = yaml_reader.load(Path(__file__).parents[1].joinpath("cases/rescue_purge.yml").read_text())
 
 
 def cases(topic: str) -> Any:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import snapshot as rescue_snapshot
 from ansible_collections.gpu.provision.plugins.module_utils.rescue import undo as rescue_undo
+from provision.lib import yaml_reader
 
-CASES: dict[str, Any] = yaml.safe_load(Path(__file__).parents[1].joinpath("cases/rescue_undo.yml").read_text())
+CASES: dict[str, Any] = yaml_reader.load(Path(__file__).parents[1].joinpath("cases/rescue_undo.yml").read_text())
 
 
 def cases(topic: str) -> Any:

@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provision.catalog import load_catalog
+from provision.lib import yaml_reader
 from provision.parts.conda.desired import CondaConfig, EnvironmentConfig, with_files
 from provision.parts.conda.resolve import resolve_conda
 from provision.parts.decision import Decision, Target
 from tests.unit.hosts import host
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/conda.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/conda.yml").read_text())
 
 
 def given(case):

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +9,7 @@ import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from provision.catalog import load_catalog
 from provision.inventory import variables
+from provision.lib import yaml_reader
 from provision.parts.conda.desired import CondaConfig
 from provision.parts.conda.file import read_file
 from provision.parts.conda.plan import conda_spec
@@ -97,7 +97,7 @@ def test_no_file_is_too_strange_to_be_judged(text):
 
 
 def test_every_variable_of_the_role_reaches_resolve_and_nothing_else_does():
-    defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
+    defaults = yaml_reader.load((ROLE / "defaults/main.yml").read_text())
     assert set(CondaConfig.__dataclass_fields__) == {name.removeprefix("miniconda_") for name in defaults}
     assert CondaConfig.from_vars(defaults) == CondaConfig()
 

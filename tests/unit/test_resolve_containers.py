@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
@@ -13,11 +12,12 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import fi
 from provision.catalog import load_catalog
 from provision.inventory.proxy import HostProxy
 from provision.inventory.variables import known
+from provision.lib import yaml_reader
 from provision.parts.containers.plan import plan_containers
 from provision.parts.containers.resolve import ContainersConfig, resolve_containers
 from tests.unit.containershosts import SET, SOURCE, carried_out, case_candidates, case_driver, decided, planned
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/containers.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/containers.yml").read_text())
 KNOWN = {
     "ask",
     "blocker",
@@ -171,7 +171,7 @@ def test_what_must_be_true_of_every_decision(case):
 def test_the_plan_is_what_the_module_takes():
     """Argument names and choices of plugins/modules/container_runtime.py."""
     text = (Path(__file__).parents[2] / "plugins/modules/container_runtime.py").read_text()
-    options = yaml.safe_load(text.split('DOCUMENTATION = r"""')[1].split('"""')[0])["options"]
+    options = yaml_reader.load(text.split('DOCUMENTATION = r"""')[1].split('"""')[0])["options"]
     case = {"config": {"runtimes": ["docker", "containerd"], "install_docker": True, "docker_users": []}}
     spec = planned(case)[1].spec["runtimes"]
     assert set(spec) | {"backup"} == set(options)

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
+from provision.lib import yaml_reader
 from tests.unit.candidates import CANDIDATES as DRIVER_CANDIDATES
 from tests.unit.cudacandidates import CANDIDATES
 from tests.unit.cudahosts import case_candidates, case_config, case_driver, case_host, resolved
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/cuda.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/cuda.yml").read_text())
 KNOWN = {
     "ask",
     "blocker",

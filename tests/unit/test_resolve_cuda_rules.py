@@ -4,12 +4,12 @@ import re
 from dataclasses import replace
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names, deb_version, driver_names
+from provision.lib import yaml_reader
 from provision.parts.candidates import relations
 from provision.parts.cuda.resolve import PATTERNS, CudaConfig
 from provision.parts.decision import Decision, DriverConfig
@@ -143,7 +143,7 @@ def stands_beside(available, name, version, other):
 def changes_of(alternative):
     found = {"cuda_toolkit": {}, "nvidia_driver": {}}
     for role, name, value in SETTING.findall(alternative):
-        read = yaml.safe_load(value)
+        read = yaml_reader.load(value)
         found[role][name] = tuple(read) if isinstance(read, list) else read
     return found["cuda_toolkit"], found["nvidia_driver"]
 

@@ -4,15 +4,15 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provision.catalog import load_catalog
+from provision.lib import yaml_reader
 from provision.parts.decision import DriverConfig
 from provision.parts.driver.resolve import resolve_driver
 from tests.unit.candidates import CANDIDATES
 from tests.unit.hosts import host
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/driver.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/driver.yml").read_text())
 TODAY = date(2026, 11, 28)
 
 

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provision.errors import Issue
+from provision.lib import yaml_reader
 from provision.parts.conda.desired import CondaConfig
 from provision.parts.cuda.resolve import CudaConfig
 from provision.parts.decision import DriverConfig
@@ -18,7 +18,7 @@ ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir()
 
 
 def load(role, *parts):
-    return yaml.safe_load((ROOT / "roles" / role).joinpath(*parts).read_text())
+    return yaml_reader.load((ROOT / "roles" / role).joinpath(*parts).read_text())
 
 
 @pytest.mark.parametrize("role", ROLES)

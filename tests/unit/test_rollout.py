@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -25,6 +24,7 @@ from provision.commands import apply
 from provision.commands.outcomes import host_outcome
 from provision.documents import ApplyDocument, PlanDocument
 from provision.errors import Issue, ProvisionError, UsageError
+from provision.lib import yaml_reader
 from provision.parts.plan import HostPlan, PackageChange, Reboot, Step
 from provision.render.results import applied
 from provision.rollout import summary as rollout_summary
@@ -39,7 +39,7 @@ from provision.runs.engine import HostOutcome
 from tests.unit.rollouts import World, plan, session
 
 ROOT = Path(__file__).parents[2]
-CASES = yaml.safe_load((ROOT / "tests/cases/rollout.yml").read_text())
+CASES = yaml_reader.load((ROOT / "tests/cases/rollout.yml").read_text())
 
 
 def name_of(case):

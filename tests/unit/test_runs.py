@@ -3,7 +3,6 @@
 from contextlib import contextmanager
 
 import pytest
-import yaml
 
 from provision.collection import ROOT
 from provision.commands import actions
@@ -11,6 +10,7 @@ from provision.commands.actions import idle_roles
 from provision.documents import AppliedHost, ApplyDocument, PlanDocument
 from provision.errors import Exit, RefusedError, UnreachableError, UsageError
 from provision.facts import Package
+from provision.lib import yaml_reader
 from provision.lock.model import dump, parse
 from provision.parts.plan import HostPlan, PackageChange
 from provision.rollout.state import HostState, RunState
@@ -266,7 +266,7 @@ def test_roles_without_work_are_skipped_by_their_tags():
 
 
 def test_what_the_command_does_itself_is_skipped_by_its_tag():
-    block = yaml.safe_load(actions._PLAYBOOK.read_text())[0]["tasks"][0]
+    block = yaml_reader.load(actions._PLAYBOOK.read_text())[0]["tasks"][0]
     alone = [
         task
         for task in block["block"] + block["always"]

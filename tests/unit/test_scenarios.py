@@ -6,16 +6,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.probe import gpu_users
 from provision.diagnose import pages
 from provision.diagnose.text import matches
+from provision.lib import yaml_reader
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests/cases"
-ENTRIES = yaml.safe_load((CASES / "scenarios.yml").read_text(encoding="utf-8"))
+ENTRIES = yaml_reader.load((CASES / "scenarios.yml").read_text(encoding="utf-8"))
 # The numbers of the reports; some numbers between them were never given.
 ALL = {
     "A": (1, 2, 3, 4),
@@ -52,7 +52,7 @@ def hosts():
     """{report: codes that its hosts get} over all tables of hosts."""
     found = {}
     for path in sorted(CASES.glob("diagnose_*.yml")):
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml_reader.load(path.read_text(encoding="utf-8"))
         for case in data["cases"] if isinstance(data, dict) else ():
             codes = [*case.get("errors", []), *case.get("also", []), *case.get("codes", []), *case.get("notes", [])]
             codes += [code for under in case.get("folded", {}).values() for code in under]
@@ -79,7 +79,7 @@ def test_a_report_is_recognised(entry):
     if "text" in entry:
         shown |= {match.page.code for match in matches(entry["text"])}
     if "healthy" in entry:
-        cases = yaml.safe_load((CASES / "diagnose_healthy.yml").read_text(encoding="utf-8"))["cases"]
+        cases = yaml_reader.load((CASES / "diagnose_healthy.yml").read_text(encoding="utf-8"))["cases"]
         (case,) = (case for case in cases if case["name"] == entry["healthy"])
         shown |= set(case.get("also", []))
     assert set(entry["codes"]) <= shown, shown
@@ -98,7 +98,7 @@ def test_a_table_names_no_report_that_is_not_registered():
 
 
 def _playbook(role):
-    return yaml.safe_load((ROOT / "roles" / role / "tasks/reboot.yml").read_text(encoding="utf-8"))
+    return yaml_reader.load((ROOT / "roles" / role / "tasks/reboot.yml").read_text(encoding="utf-8"))
 
 
 def _tasks(tasks):

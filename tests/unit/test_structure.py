@@ -28,7 +28,8 @@ LAYERS = (
     ("parts", "remote"),
     ("bundles", "compat", "inventory"),
     ("facts",),
-    ("catalog", "lib"),
+    ("catalog",),
+    ("lib",),
     ("errors",),
     ("collection",),
 )

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from provision.catalog import load_catalog
 from provision.collection import ROOT
 from provision.facts import Facts
 from provision.inventory import PREFIXES, Host, cards, variables
+from provision.lib import yaml_reader
 from provision.parts.hardware import cards_of
 
-CASES = yaml.safe_load((Path(__file__).parents[1] / "cases/variables.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/variables.yml").read_text())
 ROLE = """
 argument_specs:
   main:
@@ -61,7 +61,7 @@ def test_variables_of_our_roles(case):
 
 
 def test_cards_are_expected_by_every_name_that_init_writes():
-    for device in yaml.safe_load((ROOT / "provision/catalog/data/gpus.yml").read_text())["devices"]:
+    for device in yaml_reader.load((ROOT / "provision/catalog/data/gpus.yml").read_text())["devices"]:
         text = cards_of(Facts.model_validate({"gpus": [{"slot": "0000:01:00.0", "device": device}]}), load_catalog())
         cards.check(text)
 

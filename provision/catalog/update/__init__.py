@@ -22,6 +22,7 @@ from provision.catalog.update import apt, gpus, python, redistrib
 from provision.catalog.update.place import Place
 from provision.catalog.update.row import Left, Row
 from provision.errors import UsageError
+from provision.lib import yaml_reader
 
 READERS: dict[str, Callable[[Place, Catalog], Iterator[Row | Left]]] = {
     "python": python.read,
@@ -161,7 +162,7 @@ def shown(fields: Mapping[str, tuple[Any, Any]], added: bool = False) -> str:
 def edited(text: str, changes: Iterable[Change]) -> str:
     """The text of a file with changes made in its lines, one after the other: later ones may be about earlier ones."""
     for change in changes:
-        table: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+        table: Any = yaml.compose(text, Loader=yaml_reader.LOADER)
         for name in change.row.table[1:]:
             table = _value(table, name)
         edits = (

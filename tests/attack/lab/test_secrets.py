@@ -4,8 +4,8 @@ A simulation: kernel, cards and NVIDIA's programs are stand-ins; apt, systemd, s
 """
 
 import pytest
-import yaml
 
+from provision.lib import yaml_reader
 from tests import forked, sample
 
 pytestmark = pytest.mark.lab
@@ -132,4 +132,4 @@ def test_no_token_is_printed_or_written_anywhere(fleet, tmp_path):
     for path in FILES:
         kept = found(host.run(f"cat {path}").stdout)
         assert all(name in kept for name in TOKENS if f"{{{name}}}" in FILES[path] and name != "apt_error"), path
-    assert yaml.safe_load(said)
+    assert yaml_reader.load(said)

@@ -3,6 +3,7 @@
 import pytest
 import yaml
 
+from provision.lib import yaml_reader
 from tests.faults.test_mirror import CONFIG, HOST
 
 pytestmark = pytest.mark.lab
@@ -31,7 +32,7 @@ def test_a_host_that_names_an_archive_and_a_key_of_its_own(fleet, tmp_path):
         host.run(
             f"for f in {SOURCES}; do [ ! -f $f ] || sed -i -E 's#http://[a-z.]+/ubuntu\\b#http://{address}/ubuntu#' $f; done"
         )
-        inventory = yaml.safe_load(command.lab.inventory.read_text())
+        inventory = yaml_reader.load(command.lab.inventory.read_text())
         for row in inventory["all"]["children"]["gpu"]["hosts"].values():
             row.update(variables)
         command.lab.inventory.write_text(yaml.safe_dump(inventory))

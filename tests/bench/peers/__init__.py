@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from provision.lib import yaml_reader
+
 HERE = Path(__file__).parent
 _VENV = HERE.parents[2] / ".cache/peers"
 
@@ -35,7 +37,7 @@ def commands(
     (folder / "file.conf").write_text(file)
     work = {"bench_packages": packages, "bench_file": str(folder / "file.conf")}
     (folder / "work.yml").write_text(yaml.safe_dump(work))
-    group = yaml.safe_load(inventory.read_text())["all"]["children"]["gpu"]
+    group = yaml_reader.load(inventory.read_text())["all"]["children"]["gpu"]
     rows = [
         (name, _pyinfra(row, inventory.parent, group["vars"]["ansible_user"])) for name, row in group["hosts"].items()
     ]

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from provision.lib import yaml_reader
 
 HERE = Path(__file__).parent
 STANDIN = HERE / "standin"
@@ -27,7 +27,7 @@ _TIME = 1_767_225_600
 @cache
 def data() -> dict[str, Any]:
     """What the lab's channels and wheel index hold."""
-    return yaml.safe_load(DATA.read_text(encoding="utf-8"))
+    return yaml_reader.load(DATA.read_text(encoding="utf-8"))
 
 
 def archive(index: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from provision.collection import ROOT
+from provision.lib import yaml_reader
 from tests.lab.conda.packages import STANDIN, data
 
 _DATE = (2026, 1, 1, 0, 0, 0)
@@ -59,7 +58,7 @@ def torch_files(version: str, build: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _frameworks() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "tests/catalog/frameworks.yml").read_text(encoding="utf-8"))["torch"]
+    return yaml_reader.load((ROOT / "tests/catalog/frameworks.yml").read_text(encoding="utf-8"))["torch"]
 
 
 def torch_wheels() -> Iterable[tuple[str, str, bytes]]:

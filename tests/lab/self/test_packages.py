@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 import provision.collection  # noqa: F401
 from ansible_collections.gpu.provision.plugins.module_utils.prove import errors as prove_errors
+from provision.lib import yaml_reader
 from tests.lab import cuda_repo, nvidia_repo, sofile, ubuntu_cuda
 from tests.lab.debfile import File
 from tests.lab.releases import RELEASES
 from tests.lab.sim import nvcc, smi, state
 
-CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/lab_nvcc.yml").read_text())
+CASES = yaml_reader.load((Path(__file__).parents[2] / "cases/lab_nvcc.yml").read_text())
 
 
 def unpack(packages, root):
