@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from provision import inventory
+from provision.inventory import _read as started
 from tests import forked
 from tests.forked import ROOT
 
@@ -66,6 +68,19 @@ def test_a_forked_command_is_as_one_that_was_started(words, tmp_path):
     twin = forked.run(words, env, tmp_path, 60)
     assert (twin.returncode, twin.stdout, twin.stderr) == (real.returncode, real.stdout, real.stderr)
     assert real.stdout + real.stderr
+
+
+def test_a_forked_reader_is_as_one_that_was_started(tmp_path, monkeypatch):
+    """Under the settings of its own time: they are another's by the second time."""
+    (tmp_path / "hosts").write_text('a ansible_host=127.0.0.1\nb ansible_port="{{ 20 + 2 }}"\n[gpu]\na\n')
+    (tmp_path / "ansible.cfg").write_text("[defaults]\ntimeout = 7\n[privilege_escalation]\nbecome = true\n")
+    for config in ("", str(tmp_path / "ansible.cfg")):
+        monkeypatch.setenv("ANSIBLE_CONFIG", config)
+        with monkeypatch.context() as patch:
+            patch.setattr(inventory, "_read", started)
+            real = inventory.load([str(tmp_path / "hosts")], "gpu,b", {"x": 1})
+        assert inventory.load([str(tmp_path / "hosts")], "gpu,b", {"x": 1}) == real
+        assert real.hosts[0].connection.timeout == (7 if config else 10)
 
 
 def test_a_forked_command_that_hangs_is_ended(tmp_path):
