@@ -35,7 +35,8 @@ DRIVER = Decision(target=Target("ubuntu", "580", "580.126.20", "open", "signed",
 def place(web_folder, monkeypatch):
     for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    folder = Path(tempfile.mkdtemp(prefix="gpu-provision-conda-round-"))
+    # Not below /dev, where other tests may lie: a plan puts no prefix there.
+    folder = Path(tempfile.mkdtemp(prefix="gpu-provision-conda-round-", dir="/tmp"))
     folder.chmod(0o755)
     user = make_user(folder / "home")
     try:

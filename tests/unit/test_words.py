@@ -72,7 +72,11 @@ INSTEAD = {
 
 # Output has straight quotes and three dots; of misc, "ne" is an instruction of PTX, not French.
 STYLE = {**DEFAULT, "checks": {**DEFAULT["checks"], "typography": False, "misc": False}}
-CheckRegistry().register_many(CHECKS)
+REGISTRY = CheckRegistry()
+REGISTRY.register_many(CHECKS)
+# proselint would choose them again for each paragraph, which takes it longer than to read it.
+CHOSEN = REGISTRY.get_all_enabled(STYLE["checks"])
+REGISTRY.get_all_enabled = lambda enabled: CHOSEN
 
 
 def prose(text):
@@ -111,12 +115,12 @@ def remarks(text, *others):
 
 def messages(source):
     """Return the texts of the code with their lines: values of an f-string become X; contents of written files are left out."""
-    tree = ast.parse(source)
-    inner = {id(value) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for value in node.values}
-    commands = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    nodes = list(ast.walk(ast.parse(source)))
+    inner = {id(value) for node in nodes if isinstance(node, ast.JoinedStr) for value in node.values}
+    commands = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.decorator_list]
     helps = {id(node.body[0]) for node in commands if ast.unparse(node.decorator_list[0]).startswith("command(")}
-    inner |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and id(node) not in helps}
-    for node in ast.walk(tree):
+    inner |= {id(node.value) for node in nodes if isinstance(node, ast.Expr) and id(node) not in helps}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             text = "".join(value.value if isinstance(value, ast.Constant) else "X" for value in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
