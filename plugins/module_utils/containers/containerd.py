@@ -207,7 +207,7 @@ class Containerd(object):
         out = self.host.run(["systemctl", "show", "containerd.service", "-p", ",".join(_BOUND)], 20.0)[1]
         if not re.search(r"\bdocker\.service\b", out) or daemon_flags.find_process(self.tree) is None:
             return []
-        client = self.api(docker_api.SOCKET)
+        client = self.api(daemon_flags.SOCKET)
         try:
             if client.info()["live_restore"]:
                 return []

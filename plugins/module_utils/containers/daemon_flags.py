@@ -9,6 +9,7 @@ line of a running dockerd. Runs on hosts: standard library only, any Python from
 from __future__ import annotations
 
 import re
+import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
@@ -16,6 +17,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import
 
 UNIT = "docker.service"
 CONFIG = "/etc/docker/daemon.json"
+SOCKET = "/var/run/docker.sock"
+HOOK = "/usr/bin/nvidia-container-runtime-hook"
 # In the order of systemd.unit(5): the first unit file counts, drop-ins of all folders do, by name.
 UNIT_FOLDERS = (
     "/etc/systemd/system",
@@ -81,6 +84,11 @@ class Flags(object):
         """What dockerd is started with, without its configuration file."""
         return [word for flag in self.flags if flag.key != "config-file" for word in flag.text.split(" ", 1) if word]
 
+    @property
+    def socket(self):
+        """The first Unix socket that dockerd listens on by its flags, else the usual one (also behind fd://)."""
+        return next((flag.value[7:] for flag in self.of("hosts") if flag.value.startswith("unix://")), SOCKET)
+
     def of(self, key):
         """Flags that set one key of daemon.json."""
         return [flag for flag in self.flags if flag.key == key]
@@ -110,15 +118,19 @@ def of_process(tree, pid, config=CONFIG):
 
 def find_process(tree, pid_file="/run/docker.pid", name="dockerd"):
     """Pid of a running daemon, by its pid file where that tells the truth, else by the process table; None."""
-    word = tree.word(pid_file)
-    pids = [word] if word else []
-    for pid in pids + [entry for entry in tree.names("/proc") if integer(entry)]:
-        if integer(pid) and tree.word("/proc/%s/comm" % pid) == name:
-            # A container's own daemon, and a rootless one, are not the system's.
-            namespace = tree.link("/proc/%s/ns/mnt" % pid)
-            if namespace is None or namespace == tree.link("/proc/self/ns/mnt"):
-                return integer(pid)
+    for pid in processes(tree, name, [tree.word(pid_file)]):
+        # A container's own daemon, and a rootless one, are not the system's.
+        namespace = tree.link("/proc/%d/ns/mnt" % pid)
+        if namespace is None or namespace == tree.link("/proc/self/ns/mnt"):
+            return pid
     return None
+
+
+def processes(tree, name="dockerd", first=()):
+    """Pids of the processes of a name, as they are asked for; first: words that are tried before the whole table."""
+    for pid in map(integer, [*first, *tree.names("/proc")]):
+        if pid and tree.word("/proc/%d/comm" % pid) == name:
+            yield pid
 
 
 def started(tree, pid):
@@ -130,9 +142,34 @@ def started(tree, pid):
 
 def since_epoch(tree, ticks):
     """The same in seconds since the epoch, or None. ticks: of started."""
+    if ticks is None:
+        return None
     boot = re.search(r"^btime ([0-9]{1,18})$", tree.read("/proc/stat") or "", re.M)
     # Ticks are of 10 ms on every Linux that programs see (USER_HZ, proc(5)).
-    return None if ticks is None or boot is None else int(boot.group(1)) + ticks / 100.0
+    return None if boot is None else int(boot.group(1)) + ticks / 100.0
+
+
+def hook_is_newer(tree, started):
+    """True when the toolkit was installed after dockerd was started (clock ticks since boot): it does not know --gpus."""
+    found = tree.stat(HOOK)
+    since = since_epoch(tree, started)
+    if found is None or since is None:
+        return False
+    first = installed_at(tree, "nvidia-container-toolkit")
+    return (found.st_ctime if first is None else first) > since
+
+
+def installed_at(tree, package):
+    """When a package came, by dpkg's log, in seconds since the epoch: 0 when it only says upgrades, None when nothing."""
+    known = None
+    for path in ("/var/log/dpkg.log.1", "/var/log/dpkg.log"):
+        pattern = r"(?m)^(\S+ \S+) (install|upgrade) %s(?::\S+)? " % re.escape(package)
+        for when, verb in re.findall(pattern, tree.read(path) or ""):
+            if verb == "install":
+                known = time.mktime(time.strptime(when, "%Y-%m-%d %H:%M:%S"))
+            elif known is None:
+                known = 0
+    return known
 
 
 def unit_command(tree, unit=UNIT):

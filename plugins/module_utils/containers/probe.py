@@ -153,7 +153,7 @@ def read_docker(tree, packages):
         "conflicts": [key for key, _ in conflicts],
         "pid": flags.pid,
         "file_is_newer": _is_newer(tree, flags),
-        "hook_is_newer": _hook_is_newer(tree, flags),
+        "hook_is_newer": daemon_flags.hook_is_newer(tree, flags.started),
         "info": answer,
         "proxy_elsewhere": docker_proxy.elsewhere(tree, flags, file["keys"]),
         "data_root": (answer or {}).get("data_root") or _data_root(tree, flags),
@@ -233,16 +233,13 @@ def _ask(tree, flags):
     # Here, because most hosts have no daemon to ask, and what it imports takes longer than the whole read.
     from ansible_collections.gpu.provision.plugins.module_utils.containers import docker_api
 
-    sockets = [flag.value[7:] for flag in flags.of("hosts") if flag.value.startswith("unix://")]
-    path = (sockets or [docker_api.SOCKET])[0]
-    if not os.access(path, os.R_OK | os.W_OK):
-        tree.note(path)
-        return None
     try:
-        return docker_api.Client(path, ANSWER_S).info()
+        if os.access(flags.socket, os.R_OK | os.W_OK):
+            return docker_api.Client(flags.socket, ANSWER_S).info()
     except docker_api.DockerError:
-        tree.note(path)
-        return None
+        pass
+    tree.note(flags.socket)
+    return None
 
 
 def _is_newer(tree, flags):
@@ -250,14 +247,6 @@ def _is_newer(tree, flags):
     found = tree.stat(flags.config)
     since = daemon_flags.since_epoch(tree, flags.started)
     return None if found is None or since is None else found.st_mtime > since
-
-
-def _hook_is_newer(tree, flags):
-    if flags.pid is None:
-        return False
-    from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
-
-    return containers_docker.hook_is_newer(tree, flags.started)
 
 
 def _data_root(tree, flags):
