@@ -34,7 +34,6 @@ _PACKAGES = {
     "containerd": ("containerd.io", "containerd", "moby-containerd"),
     "podman": ("podman",),
 }
-_CONTAINERDS = ("/usr/bin/containerd", "/usr/local/bin/containerd")
 _PODMANS = ("/usr/bin/podman", "/usr/local/bin/podman")
 # Keys of daemon.json that this tool compares; the others are named and not shown.
 _KEYS = (
@@ -267,10 +266,9 @@ def _data_root(tree, flags):
 def read_containerd(tree, packages):
     """facts.Containerd: by its files, as far as they say it in one line a key."""
     package, version = _package("containerd", packages)
-    program = next((path for path in _CONTAINERDS if tree.exists(path)), None)
+    program = next((path for path in containerd_config.PROGRAMS if tree.exists(path)), None)
     text = tree.read(containerd_config.CONFIG)
     registered = containerd_config.registered_in(tree)
-    top = containerd_config.sections(text or "")[()]
     return {
         "path": program,
         "package": package,
@@ -279,9 +277,7 @@ def read_containerd(tree, packages):
         "imports": list(containerd_config.imports_of(text or "") or ())[:_MOST_ENTRIES],
         "runtime": registered["runtime"],
         "default_runtime": registered["default"],
-        "cri_disabled": bool(
-            re.search(r"[\"'](?:io\.containerd\.grpc\.v1\.)?cri[\"']", top.get("disabled_plugins", ""))
-        ),
+        "cri_disabled": containerd_config.is_cri_disabled(containerd_config.sections(text or "")),
         "pid": daemon_flags.find_process(tree, "/run/containerd/containerd.pid", "containerd") if program else None,
     }
 
