@@ -44,7 +44,7 @@ def test_flags(case: dict[str, Any], tmp_path: Path) -> None:
     assert flags.arguments == case["arguments"]
     assert flags.pid == case.get("pid")
     assert flags.started == case.get("started")
-    assert daemon_flags.runtimes_of(flags) == case.get("runtimes", {})
+    assert daemon_flags.runtimes_of(flags.flags) == case.get("runtimes", {})
     found = [[key, flag.place] for key, flag in daemon_flags.conflicts(flags, case.get("value", {}))]
     assert found == case.get("conflicts", [])
 

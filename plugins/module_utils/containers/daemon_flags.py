@@ -310,21 +310,22 @@ def way_out(flag, config, new=False):
 
 def runtimes_of(flags):
     """{name: path} of runtimes that flags register."""
-    return dict(flag.value.partition("=")[::2] for flag in flags.of("runtimes"))
+    return dict(flag.value.partition("=")[::2] for flag in flags if flag.key == "runtimes")
 
 
 def ungranted(desired, flags, value):
     """What is desired of a daemon.json (see daemon_json.wanted) without what a flag sets already. value: of the file."""
     desired = dict(desired)
+    # the last one counts
+    given = {flag.key: flag.value for flag in flags}
     if desired.get("runtime") and runtimes_of(flags).get(daemon_json.RUNTIME) and "runtimes" not in value:
         desired["runtime"] = False
-    default = [flag.value for flag in flags.of("default-runtime")]
-    if desired.get("default_runtime") and default[-1:] == [desired["default_runtime"]]:
+    if desired.get("default_runtime") and given.get("default-runtime") == desired["default_runtime"]:
         desired["default_runtime"] = ""
-    size = [flag.value for flag in flags.of("default-shm-size")]
-    if desired.get("shm_size") and size and daemon_json.size_of(size[-1]) == daemon_json.size_of(desired["shm_size"]):
+    size = given.get("default-shm-size")
+    if desired.get("shm_size") and size and daemon_json.size_of(size) == daemon_json.size_of(desired["shm_size"]):
         desired["shm_size"] = ""
     option = daemon_json.CGROUP_DRIVER + str(desired.get("cgroup_driver"))
-    if desired.get("cgroup_driver") and option in [flag.value for flag in flags.of("exec-opts")]:
+    if desired.get("cgroup_driver") and option in [flag.value for flag in flags if flag.key == "exec-opts"]:
         desired["cgroup_driver"] = ""
     return desired

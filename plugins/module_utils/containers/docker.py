@@ -95,7 +95,7 @@ class Docker(object):
     # ---- flags beside the file
 
     def _by_flags(self, desired, document):
-        left = daemon_flags.ungranted(desired, self.flags, document.value)
+        left = daemon_flags.ungranted(desired, self.flags.flags, document.value)
         if desired.get("runtime") and not left["runtime"]:
             self.host.warn("the runtime is registered by a flag (%s)" % self.flags.of("runtimes")[0].place)
         return left
@@ -128,7 +128,7 @@ class Docker(object):
         """What dockerd from 24.0 on says only when it starts, and not when it is asked (seen with 26.1)."""
         runtimes = value.get("runtimes") or {}
         default = value.get("default-runtime") or ""
-        known = set(runtimes) | set(daemon_flags.runtimes_of(self.flags)) | {"", "runc"}
+        known = set(runtimes) | set(daemon_flags.runtimes_of(self.flags.flags)) | {"", "runc"}
         wrong = ""
         if "runc" in runtimes:
             wrong = "the name runc in runtimes is dockerd's own"

@@ -14,9 +14,9 @@ from provision.catalog import Catalog
 from provision.facts import Facts
 from provision.parts.apt import AptPart, PartPlan
 from provision.parts.check import ContainersExpect
-from provision.parts.containers.packages import old_keys_that_go, toolkit_entries
+from provision.parts.containers.desired import ContainersConfig, ContainersDecision, ContainersTarget
+from provision.parts.containers.packages import LEGACY_URIS, old_keys_that_go, toolkit_entries
 from provision.parts.containers.preconditions import has_docker_cdi
-from provision.parts.containers.resolve import LEGACY_URIS, ContainersConfig, ContainersDecision, ContainersTarget
 from provision.parts.decision import join_and
 from provision.parts.plan import Step
 

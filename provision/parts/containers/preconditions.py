@@ -22,21 +22,10 @@ GPUS: str = containers_docker.GPUS
 _KEY_OF = {"runtimes.nvidia": "runtimes", "runtimes.nvidia.path": "runtimes", "features.cdi": "features"}
 
 
-def inspect(facts: Facts) -> dict[str, Any]:
-    """The docker of a host as docker_host's functions take it."""
-    docker = facts.containers.docker
-    return {
-        "engine": docker.engine,
-        "snap": docker.snap,
-        "podman": docker.podman,
-        "desktop": docker.desktop,
-        "rootless": {row.user: {} for row in docker.rootless},
-    }
-
-
 def check_docker(config: ContainersConfig, facts: Facts, out: ContainersDecision) -> bool:
     """Judge which docker this is. Returns True where the archive's docker.io has to come; refusals are noted."""
-    found = inspect(facts)
+    docker = facts.containers.docker
+    found = dict(docker, rootless=[row.user for row in docker.rootless])
     for warning in docker_host.warnings(found):
         out.warn("containers.other_docker", warning, ["the daemon that is configured is another one than theirs"])
     refusal = docker_host.refusal(found)
@@ -57,8 +46,8 @@ def check_docker(config: ContainersConfig, facts: Facts, out: ContainersDecision
     return False
 
 
-def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
-    """Refuse a daemon.json that cannot be changed without losing something. True where it can."""
+def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> None:
+    """Refuse a daemon.json that cannot be changed without losing something."""
     if file.unreadable:
         out.block(
             "containers.daemon_json_unreadable",
@@ -66,7 +55,7 @@ def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
             [f"it is {whose}'s configuration and would be merged"],
             "run as root on the host: ansible_become: true",
         )
-        return False
+        return
     if file.error:
         error = file.error
         out.block(
@@ -78,19 +67,8 @@ def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
             ],
             error.hint or "correct it by hand",
         )
-        return False
     for warning in file.warnings:
         out.warn("containers.daemon_json", f"{file.path}: {warning}", ["it is kept as it is"])
-    return True
-
-
-def without_flags(config: dict[str, Any], facts: Facts) -> dict[str, Any]:
-    """What is desired of daemon.json, without what a flag of dockerd's sets already."""
-    docker = facts.containers.docker
-    rows = [daemon_flags.Flag(row.key, row.text, row.value, row.place) for row in docker.flags]
-    flags = daemon_flags.Flags(None, docker.file.path, rows)
-    left: dict[str, Any] = daemon_flags.ungranted(config, flags, docker.file.value)
-    return left
 
 
 def changes(config: dict[str, Any], file: DaemonFile) -> list[str]:

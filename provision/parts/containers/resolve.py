@@ -12,7 +12,7 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
-from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json, docker_proxy
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_flags, daemon_json, docker_proxy
 from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
 from ansible_collections.gpu.provision.plugins.module_utils.containers import probe as containers_probe
 from provision.catalog import Catalog
@@ -23,26 +23,9 @@ from provision.inventory.proxy import HostProxy
 from provision.parts.candidates import Candidates
 from provision.parts.containers import packages
 from provision.parts.containers import preconditions as hosts
-from provision.parts.containers.desired import (
-    ARCHIVE,
-    RUNTIMES,
-    TOOLKIT,
-    ContainersConfig,
-    ContainersDecision,
-    ContainersTarget,
-)
-from provision.parts.containers.packages import LEGACY_URIS, PATTERNS
+from provision.parts.containers.desired import ARCHIVE, TOOLKIT, ContainersConfig, ContainersDecision, ContainersTarget
 from provision.parts.decision import Decision, join_and
 from provision.parts.driver.installed import library_version
-
-__all__ = [
-    "LEGACY_URIS",
-    "PATTERNS",
-    "ContainersDecision",
-    "ContainersTarget",
-    "ContainersConfig",
-    "resolve_containers",
-]
 
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
 _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([~.+A-Za-z0-9]*)(-[0-9A-Za-z.+~]+)?")
@@ -124,14 +107,6 @@ class _Resolver:
     def _check_values(self) -> None:
         """Refuse values that cannot be: nothing of them may reach a command."""
         config, out = self.config, self.out
-        odd = [name for name in config.runtimes if name not in RUNTIMES]
-        if odd:
-            out.block(
-                "containers.unknown_runtime",
-                f"{odd[0]!r} is no container runtime that this tool knows",
-                [f"it knows {join_and(list(RUNTIMES))}"],
-                f"container_toolkit_runtimes: [{RUNTIMES[0]}]",
-            )
         if config.version and not _VERSION.fullmatch(config.version):
             out.block(
                 "containers.version_invalid",
@@ -422,7 +397,7 @@ class _Resolver:
             "cgroup_driver": config.cgroup_driver,
             "users": list(config.docker_users),
         }
-        effective = hosts.without_flags(spec, self.facts)
+        effective = daemon_flags.ungranted(spec, docker.flags, docker.file.value)
         if spec["runtime"] and not effective["runtime"]:
             place = next(flag.place for flag in docker.flags if flag.key == "runtimes")
             self.out.reason("docker", "registered by a flag", f"{place} has --add-runtime; daemon.json is not changed")
