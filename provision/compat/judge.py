@@ -337,11 +337,8 @@ class Judge:
             toolkits = [catalog.cuda(v) for v in nearest]
             late = {t.version: not self.compiled(t) or c_library(catalog, t, glibc) is not None for t in toolkits}
             return sorted(nearest, key=lambda v: late[v])
-        if item.kind == "cudnn":
-            order = list(reversed(catalog.cudnn_versions))
-            return _by_position(order, [v for v in order if same(item.means, v)])
-        if item.kind == "nccl":
-            order = list(reversed(catalog.nccl_versions))
+        if item.kind in ("cudnn", "nccl"):
+            order = list(reversed(catalog.cudnn_versions if item.kind == "cudnn" else catalog.nccl_versions))
             return _by_position(order, [v for v in order if same(item.means, v)])
         if item.kind == "jax":
             nearest = _by_position(list(catalog.frameworks.jax.releases), [item.means.version])

@@ -113,10 +113,11 @@ class Limits:
     below: str = ""
     below_because: str = ""
 
-    def fits(self, version: str) -> bool:
-        return (not self.least or key(version) >= key(self.least)) and (
-            not self.below or key(version) < key(self.below)
-        )
+    def is_too_old(self, version: str) -> bool:
+        return bool(self.least) and key(version) < key(self.least)
+
+    def is_too_new(self, version: str) -> bool:
+        return bool(self.below) and key(version) >= key(self.below)
 
 
 def limits(facts: Facts, catalog: Catalog, consumers: dict[str, str]) -> Limits:
@@ -158,7 +159,7 @@ def choose(
     """
     have = installed_toolkit(facts, catalog)
     asked = config.version.split("-")[0]
-    if asked and not bounds.fits(asked) and bounds.least and key(asked) < key(bounds.least):
+    if asked and bounds.is_too_old(asked):
         out.block(
             "containers.too_old",
             f"container toolkit {asked} cannot work here",
@@ -198,9 +199,9 @@ def _against(catalog: Catalog, version: str, bounds: Limits) -> str:
     bad = known_bad(catalog, version)
     if bad:
         return f"known to be bad: {bad.symptom}"
-    if bounds.least and key(version) < key(bounds.least):
+    if bounds.is_too_old(version):
         return bounds.least_because
-    return "" if bounds.fits(version) else bounds.below_because
+    return bounds.below_because if bounds.is_too_new(version) else ""
 
 
 def _upstream(version: str) -> str:
@@ -224,12 +225,12 @@ def _kept(
     if not asked and bad:
         out.reason("replaced", have.version, f"it is known to be bad: {bad.symptom}")
         return None
-    if bounds.least and key(have.version) < key(bounds.least):
+    if bounds.is_too_old(have.version):
         out.reason("replaced", have.version, bounds.least_because)
         return None
     if config.update and not asked:
         return None
-    if not bounds.fits(have.version):
+    if bounds.is_too_new(have.version):
         out.warn(
             "containers.cdi_too_new",
             f"container toolkit {have.version} writes specifications that are too new here",
@@ -285,7 +286,7 @@ def _exactly(
         out.warn(
             "containers.known_bad", f"container toolkit {upstream}: {bad.symptom}", ["it is asked for anyway"], bad.fix
         )
-    if bounds.below and key(upstream) >= key(bounds.below):
+    if bounds.is_too_new(upstream):
         rows = catalog.container_toolkit.min_runtime_versions
         way = next((row.workaround for row in rows if row.toolkit_from == bounds.below), None)
         out.warn(
