@@ -13,6 +13,7 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
 from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_flags, daemon_json, docker_proxy
+from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
 from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
 from ansible_collections.gpu.provision.plugins.module_utils.containers import probe as containers_probe
 from provision.catalog import Catalog
@@ -405,15 +406,9 @@ class _Resolver:
         hosts.check_places(self.keys, docker.file, self.out)
         if not fresh:
             hosts.check_flags(self.keys, self.facts, self.out)
-        late = [name for name in self.keys if name.startswith(hosts.AT_START)]
-        untold = [] if fresh else hosts.differs(effective, self.facts)
-        marked = self.containers.pending.get("docker", [])
+        info = None if fresh else docker.info
+        untold = containers_docker.differs(effective, info.model_dump()) if info else []
         spec["proxy"], changes = self._docker_proxy()
-        late += [
-            name
-            for name in dict.fromkeys([*untold, *marked, *changes])
-            if name.startswith(hosts.AT_START) and name != hosts.GPUS and name not in late
-        ]
         if "docker" in self.containers.pending:
             self.todo.append("have docker load its changed configuration")
         if self.keys:
@@ -421,7 +416,9 @@ class _Resolver:
         elif untold:
             self.todo.append(f"docker does not have what is in {docker.file.path} ({', '.join(untold)})")
         if docker.pid and not fresh:
-            self.late = [*late, *self._waiting_gpus()]
+            changed = dict.fromkeys([*self.keys, *untold, *self.containers.pending.get("docker", []), *changes])
+            at_start = [name for name in changed if name.startswith(containers_docker.AT_START)]
+            self.late = [*(name for name in at_start if name != containers_docker.GPUS), *self._waiting_gpus()]
         missing = [user for user in config.docker_users if user not in (docker.group or ())]
         if missing:
             self.todo.append(f"put {join_and(missing)} into the group docker, which makes them as good as root")
@@ -459,9 +456,9 @@ class _Resolver:
         if row is not None and row.status[1] not in "nc" and not self.containers.docker.hook_is_newer:
             return []
         self.todo.append(
-            f"{hosts.GPUS} works only after a restart: docker {'is' if row else 'will be'} older than the toolkit"
+            f"{containers_docker.GPUS} works only after a restart: docker {'is' if row else 'will be'} older than the toolkit"
         )
-        return [hosts.GPUS]
+        return [containers_docker.GPUS]
 
     def _user_docker(self, user: str, docker: dict[str, Any] | None) -> None:
         file = next(row.file for row in self.containers.docker.rootless if row.user == user)
