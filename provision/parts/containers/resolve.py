@@ -84,7 +84,8 @@ class _Resolver:
         if out.blockers:
             return out
         bounds = packages.limits(self.facts, self.catalog, self._consumers(versions))
-        chosen = packages.choose(self.config, self.facts, self.catalog, self.candidates.get(TOOLKIT), bounds, out)
+        toolkit = packages.ToolkitChoice(self.config, self.facts, self.catalog, bounds, out)
+        chosen = toolkit.choose(self.candidates.get(TOOLKIT))
         if out.blockers:
             return out
         asks = [] if chosen else [TOOLKIT]
