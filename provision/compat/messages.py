@@ -202,16 +202,12 @@ class Clash:
 
     def _least(self, kind: str) -> str:
         """The oldest driver that runs what is asked for, by minor-version compatibility."""
-        builds = {**self.judge.torch_builds(self.parsed), **self.judge.jax_builds(self.parsed)}
-        if kind in ("torch", "jax"):
-            return min((build.min_driver for build in builds.values()), key=key, default="unknown")
-        if kind == "tensorflow":
-            return self.catalog.min_driver(self.by[kind].means.cuda)
         if kind == "cudnn":
             return self.catalog.min_driver(str(self.catalog.cudnn_versions[self._cudnns()[0]][0]))
         if kind == "nccl":
             return self.catalog.min_driver(str(self._majors("nccl", self.catalog.nccl_versions)[0]))
-        return self.catalog.min_driver(self.parsed.release(self.by[kind].means[0]))
+        builds = self.judge.programs(self.parsed)[kind].values()
+        return min((build.min_driver for build in builds), key=key, default="unknown")
 
     # --- the kernel, MIG ----
 
