@@ -118,12 +118,13 @@ class _Answer:
         item, toolkit = self.parsed["image_cuda"], self.parsed.image[-1]
         release, held = _release(toolkit, item.text), holders(self.catalog, toolkit.version)
         kinds = ("base", "runtime", "devel") if release and held else ()
-        full = runs(self.catalog, toolkit.version, self.parsed.version or branch) == "full"
+        minimum = self.catalog.min_driver(self.parsed.release(toolkit))
+        own = self.catalog.min_driver_for_cuda(toolkit.version, full=True)
         return ImageAnswer(
             cuda=toolkit.version,
-            runs="full" if full else "minor",
-            minimum=self.catalog.min_driver(self.parsed.release(toolkit)),
-            full_from=self.catalog.min_driver_for_cuda(toolkit.version, full=True),
+            runs="full" if runs(self.catalog, toolkit.version, self.parsed.version or branch) == "full" else "minor",
+            minimum=minimum,
+            full_from=own and max(own, minimum, key=key),
             names=[f"nvidia/cuda:{release}-{kind}-ubuntu{held[-1]}" for kind in kinds],
         )
 
