@@ -75,9 +75,7 @@ def read(tree, packages, gpu_users=()):
 
     packages: of the probe, by name. gpu_users: [facts.GpuUser]; their processes tell which containers have a GPU open.
     """
-    containers = read_running(tree, gpu_users)
     docker = read_docker(tree, packages)
-    name_docker(tree, containers, docker["data_root"])
     specs, version = cdi_spec.read(tree), cdi_spec.driver(tree)
     nodes, caps = cdi_spec.gpu_nodes(tree), cdi_spec.mig_nodes(tree)
     return {
@@ -92,7 +90,7 @@ def read(tree, packages, gpu_users=()):
         "cdi": [dict(spec, stale=cdi_spec.stale(spec, version, nodes, caps)) for spec in specs],
         "cdi_units": cdi_units(tree),
         "cgroups": read_cgroups(tree),
-        "running": containers,
+        "running": read_running(tree, gpu_users, docker["data_root"]),
         "device_links_missing": containers_files.device_links_missing(tree),
         "old_keys": read_old_keys(tree),
         "pending": _pending(tree, docker["pid"]),
@@ -346,7 +344,7 @@ def _pending(tree, pid):
 # --- containers that run -----------------------------------------------------------------------------------
 
 
-def read_running(tree, gpu_users):
+def read_running(tree, gpu_users, data_root):
     """[facts.RunningContainer]: by containerd's folders of running tasks, podman's control groups, users of GPUs.
 
     gpu: a GPU was given to it by hook or device, or one of its processes has a GPU open.
@@ -381,7 +379,7 @@ def read_running(tree, gpu_users):
         row["gpu"] = True
         row["comm"] = user["comm"]
     for ident, row in found.items():
-        row.update(full_id=ident, name=None, image=None)
+        row["name"], row["image"] = _named(tree, data_root, ident) if row["runtime"] == "docker" else (None, None)
     return [found[ident] for ident in sorted(found, key=lambda one: (found[one]["runtime"], one))]
 
 
@@ -418,17 +416,9 @@ def _kind(tree, pid):
     return "containerd" if re.search(r"kubepods|cri-containerd|/k8s\.io/|nerdctl", text) else "docker"
 
 
-def name_docker(tree, containers, data_root):
-    """Add name and image to docker's containers, from the daemon's own records."""
-    for row in containers:
-        if row["runtime"] != "docker":
-            continue
-        text = tree.read("%s/containers/%s/config.v2.json" % (data_root, row["full_id"]), 1 << 20)
-        record = json_object(text)
-        if record is not None:
-            name, config = record.get("Name"), record.get("Config")
-            row["name"] = name.lstrip("/") if isinstance(name, str) else None
-            image = config.get("Image") if isinstance(config, dict) else None
-            row["image"] = image if isinstance(image, str) else None
-    for row in containers:
-        del row["full_id"]
+def _named(tree, data_root, ident):
+    """(name, image) of a container of docker by the daemon's own records, each None where they do not say it."""
+    record = json_object(tree.read("%s/containers/%s/config.v2.json" % (data_root, ident), 1 << 20)) or {}
+    name, config = record.get("Name"), record.get("Config")
+    image = config.get("Image") if isinstance(config, dict) else None
+    return name.lstrip("/") if isinstance(name, str) else None, image if isinstance(image, str) else None
