@@ -72,12 +72,14 @@ class Flag(object):
 class Flags(object):
     """All flags that count, the daemon.json that is read, the program, and what of them is a running process' only.
 
-    program: path of dockerd, or None; config: path of daemon.json; flags: [Flag] of the unit (of the process where no
-    unit is there); pid: of the running dockerd, or None; started: that process' start, seconds since boot.
+    program: path of dockerd, or None; config: path of daemon.json, of a flag before the one given; flags: [Flag] of the unit
+    (of the process where no unit is there); pid: of the running dockerd, or None; started: that process' start, clock ticks
+    since boot.
     """
 
     def __init__(self, program, config, flags, pid=None, started=None):
-        self.program, self.config, self.flags, self.pid, self.started = program, config, flags, pid, started
+        self.program, self.flags, self.pid, self.started = program, flags, pid, started
+        self.config = next((flag.value for flag in flags if flag.key == "config-file"), config)
 
     @property
     def arguments(self):
@@ -94,15 +96,14 @@ class Flags(object):
         return [flag for flag in self.flags if flag.key == key]
 
 
-def read(tree, pid_file="/run/docker.pid"):
+def read(tree):
     """Read the system's dockerd from files (HostTree)."""
-    pid = find_process(tree, pid_file)
+    pid = find_process(tree)
     words = unit_command(tree)
     if not words and pid is not None:
         return of_process(tree, pid)
     program, flags = parse(words)
-    config = next((flag.value for flag in flags if flag.key == "config-file"), CONFIG)
-    return Flags(program, config, flags, pid, started(tree, pid) if pid is not None else None)
+    return Flags(program, CONFIG, flags, pid, started(tree, pid) if pid is not None else None)
 
 
 def of_process(tree, pid, config=CONFIG):
@@ -112,8 +113,7 @@ def of_process(tree, pid, config=CONFIG):
     # What runs may have been started by a bare name; after an upgrade its own file is gone.
     running = tree.link("/proc/%d/exe" % pid)
     program = running if running and not running.endswith(" (deleted)") else program
-    path = next((flag.value for flag in flags if flag.key == "config-file"), config)
-    return Flags(program, path, flags, pid, started(tree, pid))
+    return Flags(program, config, flags, pid, started(tree, pid))
 
 
 def find_process(tree, pid_file="/run/docker.pid", name="dockerd"):
@@ -177,11 +177,11 @@ def unit_command(tree, unit=UNIT):
     return _expand(tree, _unit_lines(tree, unit))
 
 
-def environment_files(tree, unit=UNIT):
-    """[(name, place)] of what files of the unit's EnvironmentFile= set: they go before its Environment=."""
+def environment_files(tree):
+    """[(name, place)] of what files of docker's EnvironmentFile= set: they go before its unit's Environment=."""
     paths = [
         text.partition("=")[2].strip().lstrip("-")
-        for text, _ in _unit_lines(tree, unit)
+        for text, _ in _unit_lines(tree, UNIT)
         if text.startswith("EnvironmentFile=")
     ]
     return [(name, place) for path in paths for name, _, place in _assignments(tree, path)]
