@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import date
 
 from provision.catalog import SUPPORT_ORDER, UNSURE, Catalog, CudaMinor, Gpu, Support
-from provision.catalog.builds import choose_torch, of_tensorflow
+from provision.catalog.builds import choose_torch
 from provision.catalog.frameworks import pythons, tensorflow_pin
 from provision.catalog.models.base import last_day
 from provision.catalog.toolkits import holders, only_in_archive, runs
@@ -55,6 +55,8 @@ class _Answer:
         self.warn = Warnings(judge)
         # A toolkit is asked for, so PTX and minor-version compatibility have to do where nothing better is left.
         self.explicit = bool({"cuda", "cudnn", "nccl"} & set(self.parsed))
+        # of the judge's programs, those that the answer takes: kind -> name
+        self.chosen: dict[str, str | None] = {}
 
     def answer(self, request: CompatRequest) -> CompatAnswer:
         left = self.judge.left(self.parsed)
@@ -75,9 +77,10 @@ class _Answer:
         branch = chosen.branch
         cudas = [toolkit.version for toolkit in self.parsed.toolkits]
         torch = self.parsed.torch
-        tag = choose_torch(torch, chosen.tags, self.gpus, cudas) if torch else None
+        tag = choose_torch(torch, chosen.programs["torch"], self.gpus, cudas) if torch else None
         extra = self._choose_jax(chosen)
         toolkit = self._choose_toolkit(chosen, tag, extra)
+        self.chosen = {"cuda": toolkit.version if toolkit else None, "torch": tag, "jax": extra}
         answer.driver = DriverAnswer(
             branches=[item.branch.number for item in left],
             recommended=branch.number,
@@ -115,30 +118,32 @@ class _Answer:
         item, toolkit = self.parsed["image_cuda"], self.parsed.image[-1]
         release, held = _release(toolkit, item.text), holders(self.catalog, toolkit.version)
         kinds = ("base", "runtime", "devel") if release and held else ()
-        full = runs(self.catalog, toolkit.version, self.parsed.version or branch) == "full"
+        minimum = self.catalog.min_driver(self.parsed.release(toolkit))
+        own = self.catalog.min_driver_for_cuda(toolkit.version, full=True)
         return ImageAnswer(
             cuda=toolkit.version,
-            runs="full" if full else "minor",
-            minimum=toolkit.min_driver,
-            full_from=self.catalog.min_driver_for_cuda(toolkit.version, full=True),
+            runs="full" if runs(self.catalog, toolkit.version, self.parsed.version or branch) == "full" else "minor",
+            minimum=minimum,
+            full_from=own and max(own, minimum, key=key),
             names=[f"nvidia/cuda:{release}-{kind}-ubuntu{held[-1]}" for kind in kinds],
         )
 
     def _choose_jax(self, item: Left) -> str | None:
         """The extra of JAX to take: with compiled code before PTX, then the newest CUDA."""
+        builds = item.programs.get("jax", {})
 
         def compiled(extra: str) -> bool:
-            return all(item.extras[extra].support(gpu) in ("native", "binary") for gpu in self.gpus)
+            return all(builds[extra].support(gpu) in ("native", "binary") for gpu in self.gpus)
 
-        return max(item.extras, key=lambda extra: (compiled(extra), key(item.extras[extra].cuda)), default=None)
+        return max(builds, key=lambda extra: (compiled(extra), key(builds[extra].cuda)), default=None)
 
     def _choose_toolkit(self, item: Left, tag: str | None, extra: str | None) -> CudaMinor | None:
         """Newest that the branch runs in full and that compiles for the GPUs; beside torch, torch's own where it fits."""
         pool = [t for t in item.toolkits if self.judge.compiled(t)] or (item.toolkits if self.explicit else [])
         if tag and "cuda" not in self.parsed:
-            pool = [t for t in pool if t.version == item.tags[tag].cuda] or pool
+            pool = [t for t in pool if t.version == item.programs["torch"][tag].cuda] or pool
         if extra:
-            pool = [t for t in pool if t.major == key(item.extras[extra].cuda)[0]] or pool
+            pool = [t for t in pool if t.major == key(item.programs["jax"][extra].cuda)[0]] or pool
         if "cuda" not in self.parsed:
             # One that the packages that are asked for were built with, before one that they may run with.
             pool = [t for t in pool if self._has_packages(t)] or pool
@@ -158,13 +163,9 @@ class _Answer:
         """Oldest driver that fits: a version where a rule names one within the oldest branch, else the branch."""
         if self.parsed.version:
             return self.parsed.version
-        least = []
-        for toolkits in (first.toolkits if self.explicit else (), self.parsed.image):
-            least += [min((toolkit.min_driver for toolkit in toolkits), key=key)] if toolkits else []
-        for builds in (first.tags, first.extras):
-            least += [min((build.least(self.gpus) for build in builds.values()), key=key)] if builds else []
-        if self.parsed.tensorflow:
-            least.append(of_tensorflow(self.catalog, self.parsed.tensorflow).min_driver)
+        least = [min((build.least(self.gpus) for build in some.values()), key=key) for some in first.programs.values()]
+        if self.explicit:
+            least.append(min((toolkit.min_driver for toolkit in first.toolkits), key=key))
         least += [gpu.mig_driver for gpu in self.gpus if self.parsed.mig and gpu.mig_driver]
         within = [v for v in least if key(v)[0] == first.branch.number]
         return max(within, key=key) if within else str(first.branch.number)
@@ -237,7 +238,7 @@ class _Answer:
             if item.kind != "gpu":
                 continue
             gpu, branch = item.means, self.parsed.branch
-            degrees = self._asked_degrees(gpu, answer)
+            degrees = self._asked_degrees(gpu)
             if not degrees and answer.cuda.chosen:
                 degrees = [self.catalog.toolkit_support(answer.cuda.chosen, gpu)]
             if branch and branch.number not in self.catalog.branches_for([gpu]):
@@ -257,23 +258,12 @@ class _Answer:
         supports = [gpu.support for gpu in answer.gpus if gpu.support]
         answer.support = max(supports, key=SUPPORT_ORDER.index, default=None)
 
-    def _asked_degrees(self, gpu: Gpu, answer: CompatAnswer) -> list[Support]:
+    def _asked_degrees(self, gpu: Gpu) -> list[Support]:
         """Support of a GPU by what is asked for: CUDA, an image, torch, TensorFlow; the chosen one, or the best that is covered."""
-        chosen = answer.cuda.chosen
-        found = [[t for t in self.parsed.toolkits if chosen in (None, t.version)], list(self.parsed.image)]
-        degrees = [_best(self.judge.support(toolkit, gpu) for toolkit in toolkits) for toolkits in found if toolkits]
-        builds = self.judge.torch_builds(self.parsed)
-        if self.parsed.torch:
-            tags = [answer.torch.tag] if answer.torch else list(builds)
-            degrees.append(_best(builds[tag].support(gpu) for tag in tags))
-        plugins = self.judge.jax_builds(self.parsed)
-        if self.parsed.jax:
-            chosen_extra = answer.jax.extra if answer.jax else ""
-            extras = [extra for extra in plugins if f"[{extra}]" in chosen_extra] or list(plugins)
-            degrees.append(_best(plugins[extra].support(gpu) for extra in extras))
-        if self.parsed.tensorflow:
-            version, machine = self.parsed.tensorflow.version, self.parsed.machine
-            degrees.append(self.catalog.tensorflow_support(version, gpu, machine))
+        degrees = []
+        for kind, builds in self.judge.programs(self.parsed).items():
+            taken = self.chosen.get(kind)
+            degrees.append(_best(builds[name].support(gpu) for name in ([taken] if taken else builds)))
         return degrees
 
     def _explain(self, answer: CompatAnswer) -> None:

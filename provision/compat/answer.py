@@ -10,8 +10,6 @@ from provision.catalog import KnownSeries, Support
 from provision.catalog.models.base import Flavour
 from provision.errors import Issue
 
-SCHEMA: Literal["provision/compat/1"] = "provision/compat/1"
-
 
 class CompatRequest(BaseModel):
     """What is asked for; everything optional. gpu: names or PCI ids, one for each kind of GPU in the host."""
@@ -147,7 +145,7 @@ class CompatAnswer(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    schema_: Literal["provision/compat/1"] = Field(default=SCHEMA, alias="schema")
+    schema_id: str = Field(default="provision/compat/1", alias="schema")
     wishes: CompatRequest
     fits: bool
     support: Support | None

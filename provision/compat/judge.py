@@ -35,9 +35,8 @@ class Left:
     branch: Branch
     flavours: list[Flavour]
     toolkits: list[CudaMinor]
-    # builds of PyTorch by their tags, of JAX by their extras; oldest CUDA first
-    tags: dict[str, Build]
-    extras: dict[str, Build]
+    # those of ``Judge.programs`` that run
+    programs: dict[str, dict[str, Build]]
 
 
 class Judge:
@@ -59,8 +58,7 @@ class Judge:
     def _left(self, parsed: ParsedRequest, *, every_toolkit: bool = True) -> Iterator[Left]:
         gpus = parsed.gpus
         needs_toolkit = bool({"cuda", "cudnn", "nccl"} & set(parsed))
-        builds, plugins = self.torch_builds(parsed), self.jax_builds(parsed)
-        tensorflow = of_tensorflow(self.catalog, parsed.tensorflow, parsed.machine) if parsed.tensorflow else None
+        programs = self.programs(parsed)
         if not self._machine_ok(parsed) or not self._loads_cudnn(parsed) or (parsed.mig and self.undivided(gpus)):
             return
         for branch in self.catalog.branches:
@@ -68,18 +66,34 @@ class Judge:
                 continue
             driver = Driver(parsed.version or str(branch.number), branch.max_cuda)
             flavours = [f for f in self.catalog.flavours(gpus, branch.number) if parsed.modules in (None, f)]
-            if not flavours or (parsed.image and not any(self._runs(t, driver, parsed) for t in parsed.image)):
+            runs_here = {
+                kind: {name: build for name, build in builds.items() if build.why_not(gpus, driver) is None}
+                for kind, builds in programs.items()
+            }
+            if not flavours or not all(runs_here.values()):
                 continue
             toolkits: list[CudaMinor] = []
             if needs_toolkit or every_toolkit:
                 toolkits = [t for t in self.catalog.cuda_minors if self._toolkit_ok(t, driver, parsed)]
-            tags = {tag: build for tag, build in builds.items() if build.why_not(gpus, driver) is None}
-            extras = {extra: build for extra, build in plugins.items() if build.why_not(gpus, driver) is None}
-            if (needs_toolkit and not toolkits) or ("torch" in parsed and not tags) or ("jax" in parsed and not extras):
-                continue
-            if tensorflow and tensorflow.why_not(gpus, driver):
-                continue
-            yield Left(branch, flavours, toolkits, tags, extras)
+            if toolkits or not needs_toolkit:
+                yield Left(branch, flavours, toolkits, runs_here)
+
+    def programs(self, parsed: ParsedRequest) -> dict[str, dict[str, Build]]:
+        """What is asked for and was built with a CUDA, by kind and by name, oldest CUDA first.
+
+        Toolkits by their minors, builds of PyTorch by their tags, of JAX by their extras. Empty: there are no wheels.
+        """
+        found: dict[str, dict[str, Build]] = {}
+        for kind, toolkits in (("cuda", parsed.toolkits), ("image_cuda", parsed.image)):
+            if toolkits:
+                found[kind] = {t.version: of_toolkit(self.catalog, parsed.release(t)) for t in toolkits}
+        if parsed.torch:
+            found["torch"] = self.torch_builds(parsed)
+        if parsed.jax:
+            found["jax"] = self.jax_builds(parsed)
+        if parsed.tensorflow:
+            found["tensorflow"] = {"": of_tensorflow(self.catalog, parsed.tensorflow, parsed.machine)}
+        return found
 
     def _machine_ok(self, parsed: ParsedRequest) -> bool:
         """True when every GPU sits beside the processor, and TensorFlow has wheels with code for GPUs for it."""
@@ -196,10 +210,6 @@ class Judge:
             *(build.cudnn for build in codes if build.extra == extra),
         ]
 
-    def _runs(self, toolkit: CudaMinor, driver: Driver, parsed: ParsedRequest) -> bool:
-        """Programs of a toolkit run; of an image nothing else is asked: repository and compiler are its own business."""
-        return of_toolkit(self.catalog, parsed.release(toolkit)).why_not(parsed.gpus, driver) is None
-
     def _toolkit_ok(self, toolkit: CudaMinor, driver: Driver, parsed: ParsedRequest) -> bool:
         if parsed.toolkits:
             # Who asks for a toolkit compiles with it: PTX is no answer, unless nobody knows what the card is.
@@ -211,7 +221,7 @@ class Judge:
             return False
         if parsed.nccl and not self.catalog.nccl_for(toolkit.version, version=parsed.nccl):
             return False
-        if not self._runs(toolkit, driver, parsed):
+        if of_toolkit(self.catalog, parsed.release(toolkit)).why_not(parsed.gpus, driver):
             return False
         if parsed.ubuntu:
             held = channels(self.catalog, parsed.release(toolkit), parsed.ubuntu.version)
@@ -325,7 +335,7 @@ class Judge:
         left, cudas = self.left(parsed), [toolkit.version for toolkit in parsed.toolkits]
         if parsed.torch is None or not left:
             return ""
-        return "+" + choose_torch(parsed.torch, self.recommend(left).tags, parsed.gpus, cudas)
+        return "+" + choose_torch(parsed.torch, self.recommend(left).programs["torch"], parsed.gpus, cudas)
 
     def _domain(self, item: RequestItem) -> list[str]:
         """Values that could replace an item's, nearest first."""
@@ -337,11 +347,8 @@ class Judge:
             toolkits = [catalog.cuda(v) for v in nearest]
             late = {t.version: not self.compiled(t) or c_library(catalog, t, glibc) is not None for t in toolkits}
             return sorted(nearest, key=lambda v: late[v])
-        if item.kind == "cudnn":
-            order = list(reversed(catalog.cudnn_versions))
-            return _by_position(order, [v for v in order if same(item.means, v)])
-        if item.kind == "nccl":
-            order = list(reversed(catalog.nccl_versions))
+        if item.kind in ("cudnn", "nccl"):
+            order = list(reversed(catalog.cudnn_versions if item.kind == "cudnn" else catalog.nccl_versions))
             return _by_position(order, [v for v in order if same(item.means, v)])
         if item.kind == "jax":
             nearest = _by_position(list(catalog.frameworks.jax.releases), [item.means.version])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from provision.catalog import Gpu
 from provision.catalog.builds import torch_tags
 from provision.catalog.frameworks import code_held
+from provision.catalog.models.frameworks import JaxBuild
 from provision.catalog.toolkits import c_library, elsewhere, holders, targets
 from provision.catalog.versions import key, same
 from provision.compat.answer import Nearest
@@ -39,15 +40,19 @@ class Clash:
 
     # --- a GPU with something --------------------------------------------------------------------------------
 
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU of a clash that has one."""
+        return self.gpus[0]
+
     def _line(self, gpu: Gpu) -> str:
         drives = f"{gpu.branches}, {' or '.join(gpu.modules)} modules" if self.catalog.branches_for([gpu]) else ""
         what = f"{gpu.name} ({gpu.architecture or 'unknown'}, compute capability {gpu.cc or 'unknown'})"
         return f"{what}: {drives or 'no branch of the catalog drives it'}"
 
     def _gpu(self) -> Issue:
-        gpu = self.gpus[0]
-        message = f"no driver branch of the catalog drives {gpu.name}"
-        return self._say("gpu.not_supported", message, [gpu.note or ""])
+        message = f"no driver branch of the catalog drives {self.gpu.name}"
+        return self._say("gpu.not_supported", message, [self.gpu.note or ""])
 
     def _gpu_gpu(self) -> Issue:
         one, other = self.gpus
@@ -59,25 +64,22 @@ class Clash:
         return self._say(code, message, [self._line(one), self._line(other)], "put them into different hosts")
 
     def _driver_gpu(self) -> Issue:
-        gpu = self.gpus[0]
-        message = f"{self.title['driver']} does not drive {gpu.name}"
-        return self._say("driver.gpu_not_supported", message, [self._line(gpu)])
+        message = f"{self.title['driver']} does not drive {self.gpu.name}"
+        return self._say("driver.gpu_not_supported", message, [self._line(self.gpu)])
 
     def _gpu_modules(self) -> Issue:
-        gpu = self.gpus[0]
-        why = f"{gpu.architecture} works with open modules only"
+        why = f"{self.gpu.architecture} works with open modules only"
         if self.parsed.modules == "open":
             why = "open modules need a GPU system processor, which begins with Turing"
-        message = f"{self.title['modules']} cannot drive {gpu.name}"
-        return self._say("modules.gpu_not_supported", message, [why, self._line(gpu)])
+        message = f"{self.title['modules']} cannot drive {self.gpu.name}"
+        return self._say("modules.gpu_not_supported", message, [why, self._line(self.gpu)])
 
     def _gpu_ubuntu(self) -> Issue:
-        gpu = self.gpus[0]
-        message = f"{self.title['ubuntu']} offers no branch that drives {gpu.name}"
-        return self._say("gpu.no_branch_offered", message, [self._line(gpu)])
+        message = f"{self.title['ubuntu']} offers no branch that drives {self.gpu.name}"
+        return self._say("gpu.no_branch_offered", message, [self._line(self.gpu)])
 
     def _cuda_gpu(self) -> Issue:
-        gpu, title = self.gpus[0], self.title["cuda"]
+        gpu, title = self.gpu, self.title["cuda"]
         because = [targets(self.catalog, gpu)]
         degrees = {self.judge.support(toolkit, gpu) for toolkit in self.parsed.toolkits}
         if "jit" in degrees and not degrees & {"native", "binary"}:
@@ -90,16 +92,15 @@ class Clash:
         return self._say("cuda.gpu_not_supported", f"{title} does not target {gpu.name}", because)
 
     def _gpu_image_cuda(self) -> Issue:
-        gpu = self.gpus[0]
         why = "programs in it run on what its CUDA compiles for, whatever the host has"
-        message = f"{self.title['image_cuda']} has no code for {gpu.name}"
-        return self._say("image.gpu_not_supported", message, [targets(self.catalog, gpu), why])
+        message = f"{self.title['image_cuda']} has no code for {self.gpu.name}"
+        return self._say("image.gpu_not_supported", message, [targets(self.catalog, self.gpu), why])
 
     def _gpu_torch(self) -> Issue:
-        gpu, because = self.gpus[0], []
-        if gpu.machine and not self.judge.torch_builds(self.parsed):
-            return self._no_wheels("torch", gpu.machine, f"{gpu.name} sits beside {gpu.machine} processors only")
-        for tag, build in self.judge.torch_builds(self.parsed).items():
+        gpu, because, builds = self.gpu, [], self.judge.torch_builds(self.parsed)
+        if gpu.machine and not builds:
+            return self._no_wheels()
+        for tag, build in builds.items():
             row = self.catalog.torch_arch_list(self.by["torch"].means.version, tag, self.parsed.machine)
             line = f"{tag}: code for {', '.join(row.cc) if row else 'unknown'}"
             line += f", PTX {row.ptx}" if row and row.ptx else ""
@@ -111,9 +112,9 @@ class Clash:
         return self._say("torch.gpu_not_supported", message, because)
 
     def _gpu_tensorflow(self) -> Issue:
-        gpu, release = self.gpus[0], self.by["tensorflow"].means
+        gpu, release = self.gpu, self.by["tensorflow"].means
         if gpu.machine and gpu.machine not in self.catalog.frameworks.tensorflow.machines:
-            return self._no_wheels("tensorflow", gpu.machine, f"{gpu.name} sits beside {gpu.machine} processors only")
+            return self._no_wheels()
         codes = self.catalog.tensorflow_codes(release.version)
         because = [
             f"its wheels hold {code_held(codes, gpu.cc)}",
@@ -131,45 +132,39 @@ class Clash:
     _gpu_machine_torch = _gpu_torch
 
     def _gpu_jax(self) -> Issue:
-        gpu, release = self.gpus[0], self.by["jax"].means
+        gpu, release = self.gpu, self.by["jax"].means
         builds = self.judge.jax_builds(self.parsed)
         if gpu.machine and not builds:
-            return self._no_wheels("jax", gpu.machine, f"{gpu.name} sits beside {gpu.machine} processors only")
+            return self._no_wheels()
         because = [
             f"jax[{codes.extra}]: {code_held(codes, gpu.cc)}" for codes in release.builds if codes.extra in builds
         ]
         because += [f"{gpu.name} has compute capability {gpu.cc}", self._line(gpu)]
         return self._say("jax.gpu_not_supported", f"{self.title['jax']} has no code for {gpu.name}", because)
 
-    def _no_wheels(self, kind: str, machine: str, *because: str) -> Issue:
+    def _no_wheels(self, *because: str) -> Issue:
+        frameworks, machine = self.catalog.frameworks, self.parsed.machine
+        kind = next(kind for kind in ("torch", "tensorflow", "jax") if kind in self.by)
         first = {
-            "torch": [
-                v
-                for v in self.catalog.frameworks.torch.releases
-                if torch_tags(self.catalog, self.catalog.torch(v), machine)
-            ],
-            "jax": [v for v, row in self.catalog.frameworks.jax.releases.items() if row.aarch64],
-        }.get(kind, [])
+            "torch": [v for v in frameworks.torch.releases if torch_tags(self.catalog, self.catalog.torch(v), machine)],
+            "jax": [v for v, row in frameworks.jax.releases.items() if row.aarch64],
+        }.get(kind)
+        beside = [f"{gpu.name} sits beside {gpu.machine} processors only" for gpu in self.gpus]
         since = [f"those with them begin with {first[0]}"] if first else []
         message = f"{self.title[kind]} has no wheels with CUDA for {machine}"
-        return self._say(f"{kind}.no_wheels_for_machine", message, [*because, *since])
+        return self._say(f"{kind}.no_wheels_for_machine", message, [*beside, *because, *since])
 
-    def _machine_torch(self) -> Issue:
-        return self._no_wheels("torch", self.parsed.machine)
+    _machine_torch = _jax_machine = _no_wheels
 
     def _machine_tensorflow(self) -> Issue:
-        return self._no_wheels("tensorflow", self.parsed.machine, "the package index has wheels for the CPU only")
-
-    def _jax_machine(self) -> Issue:
-        return self._no_wheels("jax", self.parsed.machine)
+        return self._no_wheels("the package index has wheels for the CPU only")
 
     def _gpu_machine(self) -> Issue:
-        gpu = self.gpus[0]
-        message = f"{gpu.name} does not sit in {self.title['machine']}"
-        return self._say("gpu.other_machine", message, [f"it sits beside {gpu.machine} processors only"])
+        message = f"{self.gpu.name} does not sit in {self.title['machine']}"
+        return self._say("gpu.other_machine", message, [f"it sits beside {self.gpu.machine} processors only"])
 
     def _cudnn_gpu(self) -> Issue:
-        gpu, title = self.gpus[0], self.title["cudnn"]
+        gpu, title = self.gpu, self.title["cudnn"]
         because = [f"{gpu.name} has compute capability {gpu.cc}"]
         low = self.catalog.cudnn_min_cc(self._cudnns()[0])
         if low and gpu.cc and key(gpu.cc) < key(low[0]):
@@ -207,19 +202,12 @@ class Clash:
 
     def _least(self, kind: str) -> str:
         """The oldest driver that runs what is asked for, by minor-version compatibility."""
-        builds = {**self.judge.torch_builds(self.parsed), **self.judge.jax_builds(self.parsed)}
-        if kind in ("torch", "jax"):
-            return min((build.min_driver for build in builds.values()), key=key, default="unknown")
-        if kind == "tensorflow":
-            return self.catalog.min_driver(self.by[kind].means.cuda)
         if kind == "cudnn":
             return self.catalog.min_driver(str(self.catalog.cudnn_versions[self._cudnns()[0]][0]))
         if kind == "nccl":
-            majors = {
-                m for v, majors in self.catalog.nccl_versions.items() for m in majors if same(self.parsed.nccl or "", v)
-            }
-            return self.catalog.min_driver(str(min(majors)))
-        return self.catalog.min_driver(self.parsed.release(self.by[kind].means[0]))
+            return self.catalog.min_driver(str(self._majors("nccl", self.catalog.nccl_versions)[0]))
+        builds = self.judge.programs(self.parsed)[kind].values()
+        return min((build.min_driver for build in builds), key=key, default="unknown")
 
     # --- the kernel, MIG ----
 
@@ -233,14 +221,14 @@ class Clash:
         return self._say("driver.kernel_too_new", message, because, hint)
 
     def _gpu_mig(self) -> Issue:
-        gpu = self.gpus[0]
         because = ["A100, A30, H100, H20, H200, B200, B300, RTX PRO 4500 to 6000 Blackwell and their boards have it"]
-        return self._say("mig.gpu_has_none", f"{gpu.name} has no MIG", because)
+        return self._say("mig.gpu_has_none", f"{self.gpu.name} has no MIG", because)
 
     def _driver_gpu_mig(self) -> Issue:
-        gpu = self.gpus[0]
-        message = f"{self.title['driver']} is too old for MIG on {gpu.name}"
-        return self._say("mig.driver_too_old", message, [f"MIG on {gpu.name} needs driver {gpu.mig_driver} or newer"])
+        message = f"{self.title['driver']} is too old for MIG on {self.gpu.name}"
+        return self._say(
+            "mig.driver_too_old", message, [f"MIG on {self.gpu.name} needs driver {self.gpu.mig_driver} or newer"]
+        )
 
     # --- modules, repositories, libraries --------------------------------------------------------------------
 
@@ -252,10 +240,10 @@ class Clash:
         return self._say("modules.branch_has_none", message, because)
 
     def _driver_gpu_modules(self) -> Issue:
-        branch, gpu = self.by["driver"].means, self.gpus[0]
+        branch = self.by["driver"].means
         if self.parsed.modules != "open" or not branch.open_segments:
             return self._any()
-        message = f"the open modules of branch {branch.number} are alpha on {gpu.name}"
+        message = f"the open modules of branch {branch.number} are alpha on {self.gpu.name}"
         why = "they drive cards that are not of the data-center kind only with NVreg_OpenRmEnableUnsupportedGpus=1"
         return self._say("modules.open_alpha", message, [why])
 
@@ -299,28 +287,31 @@ class Clash:
         return self._say("cuda.not_in_repository", message, because, "; or ".join([*self.near, other]))
 
     def _cuda_cudnn(self) -> Issue:
-        majors = sorted({major for version in self._cudnns() for major in self.catalog.cudnn_versions[version]})
-        message = f"{self.title['cudnn']} is not built for {self.title['cuda']}"
-        because = [f"it is built for CUDA {' and '.join(str(major) for major in majors)}"]
-        return self._say("cudnn.cuda_mismatch", message, because)
+        return self._not_built("cudnn", self.catalog.cudnn_versions)
 
     def _cuda_nccl(self) -> Issue:
-        found = [
-            m for v, majors in self.catalog.nccl_versions.items() for m in majors if same(self.by["nccl"].means, v)
-        ]
-        because = [f"it is built for CUDA {' and '.join(str(major) for major in sorted(set(found)))}"]
-        message = f"{self.title['nccl']} is not built for {self.title['cuda']}"
-        return self._say("nccl.cuda_mismatch", message, because)
+        return self._not_built("nccl", self.catalog.nccl_versions)
+
+    def _not_built(self, kind: str, known: Mapping[str, Sequence[int]]) -> Issue:
+        because = [f"it is built for CUDA {' and '.join(map(str, self._majors(kind, known)))}"]
+        message = f"{self.title[kind]} is not built for {self.title['cuda']}"
+        return self._say(f"{kind}.cuda_mismatch", message, because)
+
+    def _majors(self, kind: str, known: Mapping[str, Sequence[int]]) -> list[int]:
+        """Majors of CUDA that the versions of a library that are meant are built for."""
+        meant = [majors for version, majors in known.items() if same(self.by[kind].means, version)]
+        return sorted({major for majors in meant for major in majors})
 
     def _cuda_jax(self) -> Issue:
-        builds = self.by["jax"].means.builds
-        return self._jax_mismatch("cuda", [f"CUDA {codes.least} or newer {key(codes.cuda)[0]}.x" for codes in builds])
+        return self._jax_needs("cuda", lambda codes: f"CUDA {codes.least} or newer {key(codes.cuda)[0]}.x")
 
     def _cudnn_jax(self) -> Issue:
-        builds = self.by["jax"].means.builds
-        return self._jax_mismatch(
-            "cudnn", [f"cuDNN {codes.cudnn} or newer {key(codes.cudnn)[0]}.x" for codes in builds]
-        )
+        return self._jax_needs("cudnn", lambda codes: f"cuDNN {codes.cudnn} or newer {key(codes.cudnn)[0]}.x")
+
+    def _jax_needs(self, kind: str, need: Callable[[JaxBuild], str]) -> Issue:
+        because = [f"its plugins need {' or '.join(dict.fromkeys(map(need, self.by['jax'].means.builds)))}"]
+        message = f"{self.title['jax']} does not work with {self.title[kind]}"
+        return self._say(f"jax.{kind}_mismatch", message, because)
 
     def _jax_tensorflow(self) -> Issue:
         release, builds = self.by["tensorflow"].means, self.by["jax"].means.builds
@@ -330,11 +321,6 @@ class Clash:
         ]
         message = f"{self.title['jax']} and {self.title['tensorflow']} do not share libraries"
         return self._say("jax.tensorflow_mismatch", message, because)
-
-    def _jax_mismatch(self, kind: str, needs: list[str]) -> Issue:
-        because = [f"its plugins need {' or '.join(dict.fromkeys(needs))}"]
-        message = f"{self.title['jax']} does not work with {self.title[kind]}"
-        return self._say(f"jax.{kind}_mismatch", message, because)
 
     def _cuda_tensorflow(self) -> Issue:
         return self._mismatch("cuda", "CUDA", self.by["tensorflow"].means.cuda, "loads the libraries of CUDA")

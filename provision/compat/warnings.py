@@ -226,20 +226,16 @@ class Warnings:
                 ["the archive has no cuDNN and no NCCL for it, and CUDA of the two is never mixed on a host"],
                 hint="libraries come from conda, wheels or a container",
             )
-        limit = host_compiler(toolkit, self.ubuntu.gcc) if self.ubuntu and "cuda" in self.parsed else None
-        if self.ubuntu and limit:
-            of = f"gcc {self.ubuntu.gcc} of Ubuntu {self.ubuntu.version}"
-            message = f"{of} is too new for nvcc of CUDA {toolkit.version}"
-            self.add("cuda.compiler_too_new", message, [limit[0]], hint=limit[1])
-        clash = c_library(self.catalog, toolkit, self.ubuntu.glibc) if self.ubuntu and "cuda" in self.parsed else None
-        if self.ubuntu and clash:
-            of = f"glibc {self.ubuntu.glibc} of Ubuntu {self.ubuntu.version}"
-            self.add(
-                "cuda.c_library_too_new",
-                f"{of} is too new for nvcc of CUDA {toolkit.version}",
-                [clash[0]],
-                hint=clash[1],
-            )
+        if self.ubuntu and "cuda" in self.parsed:
+            compiler = host_compiler(toolkit, self.ubuntu.gcc)
+            library = c_library(self.catalog, toolkit, self.ubuntu.glibc)
+            for code, what, found in (
+                ("cuda.compiler_too_new", f"gcc {self.ubuntu.gcc}", compiler),
+                ("cuda.c_library_too_new", f"glibc {self.ubuntu.glibc}", library),
+            ):
+                message = f"{what} of Ubuntu {self.ubuntu.version} is too new for nvcc of CUDA {toolkit.version}"
+                if found:
+                    self.add(code, message, [found[0]], hint=found[1])
 
     def image(self, image: ImageAnswer, branch: Branch) -> None:
         """Warn where an image's CUDA runs by minor-version compatibility only, or has no code for a GPU."""

@@ -63,7 +63,7 @@ class Setup:
         monkeypatch.setattr(containers_files, "PENDING", str(folder / "gpu-provision" / "pending.json"))
         monkeypatch.setattr(containerd_config, "CONFIG", str(self.config))
         monkeypatch.setattr(containerd_config, "DROP_IN", str(self.drop_in))
-        monkeypatch.setattr(containerd, "PROGRAMS", (self.program,))
+        monkeypatch.setattr(containerd_config, "PROGRAMS", (self.program,))
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self, argv: list[str], timeout: float = 60.0, user: Any = None, fds: Any = ()) -> Any:

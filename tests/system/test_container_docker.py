@@ -180,7 +180,7 @@ def test_a_toolkit_that_came_after_docker_needs_a_restart(
 ) -> None:
     setup = make(FOREIGN)
     hook = setup.daemon.bin / "nvidia-container-runtime-hook"
-    monkeypatch.setattr(containers_docker, "HOOK", str(hook))
+    monkeypatch.setattr(daemon_flags, "HOOK", str(hook))
     called = setup.daemon.folder / "called"
     hook.write_text(f"#!/bin/sh\ncat > /dev/null\necho called >> {called}\n")
     hook.chmod(0o755)

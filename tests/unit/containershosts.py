@@ -12,15 +12,12 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import fi
 from provision.catalog import load_catalog
 from provision.facts import DaemonFile, Facts
 from provision.inventory.proxy import HostProxy
+from provision.inventory.variables import convert, known
 from provision.parts.apt import PartPlan
 from provision.parts.candidates import Candidate, Candidates
+from provision.parts.containers.desired import ContainersConfig, ContainersDecision, ContainersTarget
 from provision.parts.containers.plan import plan_containers
-from provision.parts.containers.resolve import (
-    ContainersConfig,
-    ContainersDecision,
-    ContainersTarget,
-    resolve_containers,
-)
+from provision.parts.containers.resolve import resolve_containers
 from provision.parts.decision import Decision, DriverConfig
 from provision.parts.driver.resolve import resolve_driver
 from tests.unit.hosts import host
@@ -103,7 +100,9 @@ def case_host(case: dict[str, Any]) -> Facts:
 
 
 def case_config(case: dict[str, Any]) -> ContainersConfig:
-    return ContainersConfig.from_vars({f"container_toolkit_{k}": v for k, v in case.get("config", {}).items()})
+    """Its variables with their types and choices, as those of an inventory."""
+    variables = {name: value for k, value in case.get("config", {}).items() for name in [f"container_toolkit_{k}"]}
+    return ContainersConfig.from_vars({name: convert(known()[name], value) for name, value in variables.items()})
 
 
 def case_candidates(case: dict[str, Any]) -> dict[str, Candidates]:

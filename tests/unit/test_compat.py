@@ -180,6 +180,15 @@ def test_headers_that_clash_with_the_c_library(cuda: str, clashes: bool) -> None
     assert all(issue.hint and issue.hint.startswith("CUDA 13.2 or newer") for issue in found)
 
 
+@pytest.mark.parametrize("config", [{"cuda": "11.0.3"}, {"image_cuda": "11.0.3"}, {"image_cuda": "11.0"}])
+def test_the_oldest_driver_that_is_named_runs_what_is_asked_for(config: dict[str, Any]) -> None:
+    """11.0.3 needs a newer one than the first release of its minor does."""
+    answer = compat(CompatRequest(**config), CATALOG, today=TODAY)
+    named = {answer.driver.minimum, answer.image.minimum if answer.image else answer.driver.minimum}
+    assert len(named) == 1 and (answer.image is None or answer.image.full_from in named)
+    assert compat(CompatRequest(**config, driver=named.pop()), CATALOG, today=TODAY).fits
+
+
 def test_without_a_day_the_catalogs_own_counts() -> None:
     request = CompatRequest(driver="595")
     assert not compat(request, CATALOG).warnings

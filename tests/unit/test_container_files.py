@@ -14,7 +14,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import (
     daemon_flags,
     docker_host,
 )
-from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 from provision.lib import yaml_reader
 
@@ -45,7 +44,7 @@ def test_flags(case: dict[str, Any], tmp_path: Path) -> None:
     assert flags.arguments == case["arguments"]
     assert flags.pid == case.get("pid")
     assert flags.started == case.get("started")
-    assert daemon_flags.runtimes_of(flags) == case.get("runtimes", {})
+    assert daemon_flags.runtimes_of(flags.flags) == case.get("runtimes", {})
     found = [[key, flag.place] for key, flag in daemon_flags.conflicts(flags, case.get("value", {}))]
     assert found == case.get("conflicts", [])
 
@@ -104,23 +103,23 @@ LOG = """\
 def test_an_upgrade_is_no_installation(log: dict[str, str], expected: Any, tmp_path: Path) -> None:
     import time
 
-    found = containers_docker.installed_at(tree_of(tmp_path, log), "nvidia-container-toolkit")
+    found = daemon_flags.installed_at(tree_of(tmp_path, log), "nvidia-container-toolkit")
     assert found == (
         time.mktime(time.strptime(expected, "%Y-%m-%d %H:%M:%S")) if isinstance(expected, str) else expected
     )
 
 
 def test_a_hook_that_came_after_docker(tmp_path: Path) -> None:
-    files = {"/proc/stat": "cpu 1\nbtime 1790000000\n", containers_docker.HOOK: "ELF"}
+    files = {"/proc/stat": "cpu 1\nbtime 1790000000\n", daemon_flags.HOOK: "ELF"}
     tree = tree_of(tmp_path, files)
     # The hook was written just now, and dockerd was started a second after that boot.
-    assert containers_docker.hook_is_newer(tree, 100)
-    assert not containers_docker.hook_is_newer(tree, 10**13)
-    assert not containers_docker.hook_is_newer(tree, None)
+    assert daemon_flags.hook_is_newer(tree, 100)
+    assert not daemon_flags.hook_is_newer(tree, 10**13)
+    assert not daemon_flags.hook_is_newer(tree, None)
     upgraded = {"/var/log/dpkg.log": LOG.splitlines()[2] + "\n"}
-    assert not containers_docker.hook_is_newer(tree_of(tmp_path, upgraded), 100)
-    (tmp_path / containers_docker.HOOK.lstrip("/")).unlink()
-    assert not containers_docker.hook_is_newer(tree, 100)
+    assert not daemon_flags.hook_is_newer(tree_of(tmp_path, upgraded), 100)
+    (tmp_path / daemon_flags.HOOK.lstrip("/")).unlink()
+    assert not daemon_flags.hook_is_newer(tree, 100)
 
 
 PLUGIN = containerd_config.PLUGINS[2]

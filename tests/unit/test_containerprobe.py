@@ -6,7 +6,7 @@ import pytest
 
 import provision.collection  # noqa: F401 - makes the collection importable
 from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
-from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_flags, daemon_json
 from ansible_collections.gpu.provision.plugins.module_utils.containers import probe as containers_probe
 from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
@@ -118,27 +118,18 @@ def test_hundreds_of_containers_are_bounded(tmp_path):
     assert len(read(root)["running"]) == 256
 
 
-def test_a_daemon_that_is_asked_and_does_not_answer_is_noted(tmp_path, monkeypatch):
+def test_a_daemon_that_is_asked_and_does_not_answer_is_noted(tmp_path):
     """The live host's daemon is asked once; a silent one costs its time and no more."""
 
     class Live(HostTree):
         live = True
 
-    class Flags:
-        pid = 7
-
-        @staticmethod
-        def of(key):
-            return []
-
     socket_path = tmp_path / "docker.sock"
     # a file, not a socket: connecting fails
     socket_path.write_text("")
-    from ansible_collections.gpu.provision.plugins.module_utils.containers import docker_api
-
-    monkeypatch.setattr(docker_api, "SOCKET", str(socket_path))
+    given = daemon_flags.Flag("hosts", f"-H unix://{socket_path}", f"unix://{socket_path}", "process 7")
     tree = Live("/")
-    assert containers_probe._ask(tree, Flags) is None
+    assert containers_probe._ask(tree, daemon_flags.Flags("dockerd", "daemon.json", [given], 7)) is None
     assert tree.unreadable == [str(socket_path)]
 
 

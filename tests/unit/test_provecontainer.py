@@ -12,8 +12,8 @@ from provision.catalog import load_catalog
 from provision.facts import Facts
 from provision.lib import yaml_reader
 from provision.parts.containers import proofs as containers_proofs
+from provision.parts.containers.desired import ContainersConfig
 from provision.parts.containers.plan import containers_to_run
-from provision.parts.containers.resolve import ContainersConfig
 from tests.unit.provecases import proven
 
 CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/containers_run.yml").read_text())

@@ -13,9 +13,19 @@ from provision.catalog import load_catalog
 from provision.inventory.proxy import HostProxy
 from provision.inventory.variables import known
 from provision.lib import yaml_reader
+from provision.parts.containers.desired import ContainersConfig
 from provision.parts.containers.plan import plan_containers
-from provision.parts.containers.resolve import ContainersConfig, resolve_containers
-from tests.unit.containershosts import SET, SOURCE, carried_out, case_candidates, case_driver, decided, planned
+from provision.parts.containers.resolve import resolve_containers
+from tests.unit.containershosts import (
+    SET,
+    SOURCE,
+    carried_out,
+    case_candidates,
+    case_config,
+    case_driver,
+    decided,
+    planned,
+)
 
 CASES = yaml_reader.load((Path(__file__).parents[1] / "cases/containers.yml").read_text())
 KNOWN = {
@@ -185,6 +195,14 @@ def test_the_wish_is_the_roles_variables_and_their_defaults():
     values = {name: variable.default for name, variable in known().items() if name.startswith(prefix)}
     assert {name.removeprefix(prefix) for name in values} == set(ContainersConfig.__dataclass_fields__)
     assert ContainersConfig.from_vars(values) == ContainersConfig() and not ContainersConfig().wanted
+
+
+@pytest.mark.parametrize(
+    "config", [{"runtimes": ["lxd"]}, {"cdi": True}, {"docker_cdi": False}, {"cgroup_driver": "v2"}]
+)
+def test_a_value_that_is_no_choice_does_not_reach_a_decision(config):
+    with pytest.raises(ValueError, match="is not one of"):
+        case_config({"config": config})
 
 
 def test_a_driver_that_is_not_decided_yet_is_not_judged():

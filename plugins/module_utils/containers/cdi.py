@@ -22,9 +22,9 @@ def ensure_cdi(host):
     if not _has_toolkit(host, "will keep the CDI specification current"):
         return
     if containers_files.has_toolkit_units(host.tree):
-        _drop_units(host)
+        drop_units(host)
         units = list(containers_files.TOOLKIT_UNITS)
-        folders = ("/usr/lib/systemd/system", "/lib/systemd/system")
+        folders = containers_files.UNIT_FOLDERS
     else:
         for path, text in sorted(containers_files.CDI_UNITS.items()):
             host.write_own(path, text)
@@ -57,11 +57,6 @@ def _has_toolkit(host, message):
     return False
 
 
-def drop_cdi(host):
-    """Our units go; the specification stays, since containers may be started with it."""
-    _drop_units(host)
-
-
 def ensure_device_links(host):
     """The rule that makes links in /dev/char when the driver is loaded, and the links that are missing now."""
     # udevd takes up new rules by itself.
@@ -84,12 +79,8 @@ def ensure_device_links(host):
         )
 
 
-def drop_device_links(host):
-    """Our rule goes; links that were made do no harm and go with the next boot."""
-    host.remove_own(containers_files.UDEV_RULE)
-
-
-def _drop_units(host):
+def drop_units(host):
+    """Our units go; the specification stays, since containers may be started with it."""
     for path in sorted(containers_files.CDI_UNITS):
         unit = os.path.basename(path)
         link = host.tree.real(containers_files.WANTS) + "/" + unit

@@ -20,7 +20,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import (
 from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
 from ansible_collections.gpu.provision.plugins.module_utils.lib import scratch
 
-PROGRAMS = ("/usr/bin/containerd", "/usr/local/bin/containerd", "/bin/containerd")
 PID_FILE = "/run/containerd/containerd.pid"
 # What systemd takes down with containerd.
 _BOUND = ("RequiredBy", "BoundBy", "ConsistsOf")
@@ -32,7 +31,7 @@ class Containerd(object):
     def __init__(self, host, policy, api=docker_api.Client):
         self.host, self.tree, self.policy, self.api = host, host.tree, policy, api
         words = daemon_flags.unit_command(self.tree, "containerd.service")
-        self.program = next((p for p in PROGRAMS if self.tree.exists(p)), None)
+        self.program = next((p for p in containerd_config.PROGRAMS if self.tree.exists(p)), None)
         self.config = _config_of([word for word, _ in words])
         self.pid = daemon_flags.find_process(self.tree, PID_FILE, "containerd")
         self.started = daemon_flags.started(self.tree, self.pid) if self.pid else None
@@ -51,7 +50,14 @@ class Containerd(object):
         default = desired.get("default_runtime") or ""
         file = self.host.read(self.config)
         text = self._text(file)
-        before = self._dump(text)
+        before, said = self._dump(text or "version = %d\n" % self._newest_version())
+        if before is None:
+            self.host.fail(
+                "containers.containerd_config",
+                "containerd cannot read %s" % self.config,
+                "correct what it names; containerd --config %s config dump checks it" % self.config,
+                said[-4:],
+            )
         plugins = containerd_config.PLUGINS.values()
         fresh = not any(containerd_config.is_registered(before, plugin, default) for plugin in plugins)
         if fresh:
@@ -118,24 +124,10 @@ class Containerd(object):
         return 3 if match and int(match.group(1)) >= 2 else 2
 
     def _loses(self, before, default, main, own):
-        """What a candidate would lose or break, [] when nothing; it is tried in a folder of its own."""
-        with scratch.Folder("containerd") as folder:
-            if own is not None:
-                below = os.path.join(folder, "conf.d")
-                os.mkdir(below)
-                _write(os.path.join(below, os.path.basename(containerd_config.DROP_IN)), own)
-                for name in self.tree.names(os.path.dirname(containerd_config.DROP_IN)):
-                    path = "%s/%s" % (os.path.dirname(containerd_config.DROP_IN), name)
-                    if name.endswith(".toml") and path != containerd_config.DROP_IN:
-                        _write(os.path.join(below, name), self.tree.read(path) or "")
-                main = main.replace(os.path.dirname(containerd_config.DROP_IN) + "/*.toml", below + "/*.toml")
-            _write(os.path.join(folder, "config.toml"), main)
-            rc, out, err = self.host.run(
-                [self.program, "--config", os.path.join(folder, "config.toml"), "config", "dump"], 30.0
-            )
-        if rc != 0:
-            return (err or out).strip().splitlines()[-3:] or ["exit code %d" % rc]
-        after = containerd_config.sections(out)
+        """What a candidate would lose or break, [] when nothing."""
+        after, said = self._dump(main, own)
+        if after is None:
+            return said[-3:]
         plugins = containerd_config.PLUGINS.values()
         if not any(containerd_config.is_registered(after, plugin, default) for plugin in plugins):
             return ["containerd does not see the runtime in it"]
@@ -146,23 +138,32 @@ class Containerd(object):
             if any(("plugins", plugin, "containerd") in dump for dump in (before, after))
         ]
 
-    def _dump(self, text):
+    def _dump(self, main, own=None):
+        """(sections, []) of what a file means to containerd, (None, its words) where it cannot read it.
+
+        It is tried in a folder of its own; own: text of our file that it imports, with all others of that folder.
+        """
         with scratch.Folder("containerd") as folder:
             path = os.path.join(folder, "config.toml")
-            _write(path, text or "version = %d\n" % self._newest_version())
+            if own is not None:
+                imported, name = os.path.split(containerd_config.DROP_IN)
+                names = [other for other in self.tree.names(imported) if other.endswith(".toml")]
+                texts = {other: self.tree.read("%s/%s" % (imported, other)) or "" for other in names}
+                texts[name] = own
+                below = os.path.join(folder, "conf.d")
+                os.mkdir(below)
+                for other, text in texts.items():
+                    _write(os.path.join(below, other), text)
+                main = main.replace(imported + "/*.toml", below + "/*.toml")
+            _write(path, main)
             rc, out, err = self.host.run([self.program, "--config", path, "config", "dump"], 30.0)
-        if rc != 0:
-            said = (err or out).strip().splitlines()
-            self.host.fail(
-                "containers.containerd_config",
-                "containerd cannot read %s" % self.config,
-                "correct what it names; containerd --config %s config dump checks it" % self.config,
-                [line.replace(path, self.config) for line in said[-4:]],
-            )
-        return containerd_config.sections(out)
+        if rc == 0:
+            return containerd_config.sections(out), []
+        said = (err or out).strip().splitlines() or ["exit code %d" % rc]
+        return None, [line.replace(path, self.config) for line in said]
 
     def _warn_disabled(self, dump):
-        if re.search(r"[\"'](?:io\.containerd\.grpc\.v1\.)?cri[\"']", dump[()].get("disabled_plugins", "")):
+        if containerd_config.is_cri_disabled(dump):
             self.host.warn(
                 "containerd's CRI is switched off (disabled_plugins in %s): only Kubernetes uses the runtime"
                 % self.config
@@ -207,7 +208,7 @@ class Containerd(object):
         out = self.host.run(["systemctl", "show", "containerd.service", "-p", ",".join(_BOUND)], 20.0)[1]
         if not re.search(r"\bdocker\.service\b", out) or daemon_flags.find_process(self.tree) is None:
             return []
-        client = self.api(docker_api.SOCKET)
+        client = self.api(daemon_flags.SOCKET)
         try:
             if client.info()["live_restore"]:
                 return []

@@ -18,6 +18,7 @@ import re
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import integer
 
+PROGRAMS = ("/usr/bin/containerd", "/usr/local/bin/containerd", "/bin/containerd")
 CONFIG = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-gpu-provision-nvidia.toml"
 HEADER = "# written by gpu-provision"
@@ -78,6 +79,11 @@ def is_registered(dump, plugin, default=""):
     if program is None or not program.rsplit("/", 1)[-1].startswith("nvidia-container-runtime"):
         return False
     return not default or default_of(dump, plugin) == default
+
+
+def is_cri_disabled(dump):
+    """True when the plugin with the runtimes is switched off."""
+    return re.search(r"[\"'](?:io\.containerd\.grpc\.v1\.)?cri[\"']", dump[()].get("disabled_plugins", "")) is not None
 
 
 def registered_in(tree):
@@ -178,7 +184,7 @@ def with_block(text, version, plugin, runc, default="", beside=None):
         text = "version = %d\n" % version
     if default:
         text = with_default(text, plugin, default)
-        if _has_default(text, plugin, default):
+        if default_of(sections(text), plugin) == default:
             # its table stands elsewhere, and TOML allows it once
             default = ""
     there = ("plugins", plugin, "containerd", "runtimes", "nvidia") in sections(text)
@@ -212,10 +218,6 @@ def with_default(text, plugin, name):
     lines[table] = _ended(lines[table])
     lines.insert(table + 1, '%s  default_runtime_name = "%s"\n' % (indent, name))
     return "".join(lines)
-
-
-def _has_default(text, plugin, name):
-    return default_of(sections(text), plugin) == name
 
 
 def _ended(text):

@@ -9,6 +9,7 @@ line of a running dockerd. Runs on hosts: standard library only, any Python from
 from __future__ import annotations
 
 import re
+import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json
 from ansible_collections.gpu.provision.plugins.module_utils.lib import lazy_re
@@ -16,6 +17,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import
 
 UNIT = "docker.service"
 CONFIG = "/etc/docker/daemon.json"
+SOCKET = "/var/run/docker.sock"
+HOOK = "/usr/bin/nvidia-container-runtime-hook"
 # In the order of systemd.unit(5): the first unit file counts, drop-ins of all folders do, by name.
 UNIT_FOLDERS = (
     "/etc/systemd/system",
@@ -69,32 +72,38 @@ class Flag(object):
 class Flags(object):
     """All flags that count, the daemon.json that is read, the program, and what of them is a running process' only.
 
-    program: path of dockerd, or None; config: path of daemon.json; flags: [Flag] of the unit (of the process where no
-    unit is there); pid: of the running dockerd, or None; started: that process' start, seconds since boot.
+    program: path of dockerd, or None; config: path of daemon.json, of a flag before the one given; flags: [Flag] of the unit
+    (of the process where no unit is there); pid: of the running dockerd, or None; started: that process' start, clock ticks
+    since boot.
     """
 
     def __init__(self, program, config, flags, pid=None, started=None):
-        self.program, self.config, self.flags, self.pid, self.started = program, config, flags, pid, started
+        self.program, self.flags, self.pid, self.started = program, flags, pid, started
+        self.config = next((flag.value for flag in flags if flag.key == "config-file"), config)
 
     @property
     def arguments(self):
         """What dockerd is started with, without its configuration file."""
         return [word for flag in self.flags if flag.key != "config-file" for word in flag.text.split(" ", 1) if word]
 
+    @property
+    def socket(self):
+        """The first Unix socket that dockerd listens on by its flags, else the usual one (also behind fd://)."""
+        return next((flag.value[7:] for flag in self.of("hosts") if flag.value.startswith("unix://")), SOCKET)
+
     def of(self, key):
         """Flags that set one key of daemon.json."""
         return [flag for flag in self.flags if flag.key == key]
 
 
-def read(tree, pid_file="/run/docker.pid"):
+def read(tree):
     """Read the system's dockerd from files (HostTree)."""
-    pid = find_process(tree, pid_file)
+    pid = find_process(tree)
     words = unit_command(tree)
     if not words and pid is not None:
         return of_process(tree, pid)
     program, flags = parse(words)
-    config = next((flag.value for flag in flags if flag.key == "config-file"), CONFIG)
-    return Flags(program, config, flags, pid, started(tree, pid) if pid is not None else None)
+    return Flags(program, CONFIG, flags, pid, started(tree, pid) if pid is not None else None)
 
 
 def of_process(tree, pid, config=CONFIG):
@@ -104,21 +113,24 @@ def of_process(tree, pid, config=CONFIG):
     # What runs may have been started by a bare name; after an upgrade its own file is gone.
     running = tree.link("/proc/%d/exe" % pid)
     program = running if running and not running.endswith(" (deleted)") else program
-    path = next((flag.value for flag in flags if flag.key == "config-file"), config)
-    return Flags(program, path, flags, pid, started(tree, pid))
+    return Flags(program, config, flags, pid, started(tree, pid))
 
 
 def find_process(tree, pid_file="/run/docker.pid", name="dockerd"):
     """Pid of a running daemon, by its pid file where that tells the truth, else by the process table; None."""
-    word = tree.word(pid_file)
-    pids = [word] if word else []
-    for pid in pids + [entry for entry in tree.names("/proc") if integer(entry)]:
-        if integer(pid) and tree.word("/proc/%s/comm" % pid) == name:
-            # A container's own daemon, and a rootless one, are not the system's.
-            namespace = tree.link("/proc/%s/ns/mnt" % pid)
-            if namespace is None or namespace == tree.link("/proc/self/ns/mnt"):
-                return integer(pid)
+    for pid in processes(tree, name, [tree.word(pid_file)]):
+        # A container's own daemon, and a rootless one, are not the system's.
+        namespace = tree.link("/proc/%d/ns/mnt" % pid)
+        if namespace is None or namespace == tree.link("/proc/self/ns/mnt"):
+            return pid
     return None
+
+
+def processes(tree, name="dockerd", first=()):
+    """Pids of the processes of a name, as they are asked for; first: words that are tried before the whole table."""
+    for pid in map(integer, [*first, *tree.names("/proc")]):
+        if pid and tree.word("/proc/%d/comm" % pid) == name:
+            yield pid
 
 
 def started(tree, pid):
@@ -130,9 +142,34 @@ def started(tree, pid):
 
 def since_epoch(tree, ticks):
     """The same in seconds since the epoch, or None. ticks: of started."""
+    if ticks is None:
+        return None
     boot = re.search(r"^btime ([0-9]{1,18})$", tree.read("/proc/stat") or "", re.M)
     # Ticks are of 10 ms on every Linux that programs see (USER_HZ, proc(5)).
-    return None if ticks is None or boot is None else int(boot.group(1)) + ticks / 100.0
+    return None if boot is None else int(boot.group(1)) + ticks / 100.0
+
+
+def hook_is_newer(tree, started):
+    """True when the toolkit was installed after dockerd was started (clock ticks since boot): it does not know --gpus."""
+    found = tree.stat(HOOK)
+    since = since_epoch(tree, started)
+    if found is None or since is None:
+        return False
+    first = installed_at(tree, "nvidia-container-toolkit")
+    return (found.st_ctime if first is None else first) > since
+
+
+def installed_at(tree, package):
+    """When a package came, by dpkg's log, in seconds since the epoch: 0 when it only says upgrades, None when nothing."""
+    known = None
+    for path in ("/var/log/dpkg.log.1", "/var/log/dpkg.log"):
+        pattern = r"(?m)^(\S+ \S+) (install|upgrade) %s(?::\S+)? " % re.escape(package)
+        for when, verb in re.findall(pattern, tree.read(path) or ""):
+            if verb == "install":
+                known = time.mktime(time.strptime(when, "%Y-%m-%d %H:%M:%S"))
+            elif known is None:
+                known = 0
+    return known
 
 
 def unit_command(tree, unit=UNIT):
@@ -140,11 +177,11 @@ def unit_command(tree, unit=UNIT):
     return _expand(tree, _unit_lines(tree, unit))
 
 
-def environment_files(tree, unit=UNIT):
-    """[(name, place)] of what files of the unit's EnvironmentFile= set: they go before its Environment=."""
+def environment_files(tree):
+    """[(name, place)] of what files of docker's EnvironmentFile= set: they go before its unit's Environment=."""
     paths = [
         text.partition("=")[2].strip().lstrip("-")
-        for text, _ in _unit_lines(tree, unit)
+        for text, _ in _unit_lines(tree, UNIT)
         if text.startswith("EnvironmentFile=")
     ]
     return [(name, place) for path in paths for name, _, place in _assignments(tree, path)]
@@ -273,21 +310,22 @@ def way_out(flag, config, new=False):
 
 def runtimes_of(flags):
     """{name: path} of runtimes that flags register."""
-    return dict(flag.value.partition("=")[::2] for flag in flags.of("runtimes"))
+    return dict(flag.value.partition("=")[::2] for flag in flags if flag.key == "runtimes")
 
 
 def ungranted(desired, flags, value):
     """What is desired of a daemon.json (see daemon_json.wanted) without what a flag sets already. value: of the file."""
     desired = dict(desired)
+    # the last one counts
+    given = {flag.key: flag.value for flag in flags}
     if desired.get("runtime") and runtimes_of(flags).get(daemon_json.RUNTIME) and "runtimes" not in value:
         desired["runtime"] = False
-    default = [flag.value for flag in flags.of("default-runtime")]
-    if desired.get("default_runtime") and default[-1:] == [desired["default_runtime"]]:
+    if desired.get("default_runtime") and given.get("default-runtime") == desired["default_runtime"]:
         desired["default_runtime"] = ""
-    size = [flag.value for flag in flags.of("default-shm-size")]
-    if desired.get("shm_size") and size and daemon_json.size_of(size[-1]) == daemon_json.size_of(desired["shm_size"]):
+    size = given.get("default-shm-size")
+    if desired.get("shm_size") and size and daemon_json.size_of(size) == daemon_json.size_of(desired["shm_size"]):
         desired["shm_size"] = ""
     option = daemon_json.CGROUP_DRIVER + str(desired.get("cgroup_driver"))
-    if desired.get("cgroup_driver") and option in [flag.value for flag in flags.of("exec-opts")]:
+    if desired.get("cgroup_driver") and option in [flag.value for flag in flags if flag.key == "exec-opts"]:
         desired["cgroup_driver"] = ""
     return desired

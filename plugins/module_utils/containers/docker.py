@@ -15,7 +15,6 @@ import os
 import re
 import signal
 import stat
-import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
 from ansible_collections.gpu.provision.plugins.module_utils.containers import (
@@ -29,7 +28,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import ho
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 
 NOBODY = 65534
-HOOK = "/usr/bin/nvidia-container-runtime-hook"
 GPUS = "--gpus"
 # What dockerd takes up only when it starts. GPUS: it looks for NVIDIA's hook then (moby's daemon/nvidia_linux.go; tried
 # with 20.10: "could not select device driver" until it is restarted).
@@ -48,14 +46,25 @@ class Docker(object):
         self.config = self.flags.config
         self.api = api(self._socket())
         self.file, self.gpus = None, False
+        # (uid, gid) of who starts it, where that is not root
+        self.owner = None
+        self.by_systemd = host.systemd
 
     def ensure(self, desired):
         """Bring daemon.json and the daemon to the desired state (see daemon_json.wanted); everything is reported to the host."""
         self.file = self._read()
-        document = self._parse(self.file)
         self.gpus = bool(desired.get("runtime"))
-        desired = self._by_flags(desired, document)
-        merged, keys = self._merge(document, desired)
+        try:
+            document = daemon_json.parse(self.file.data or b"")
+            desired = self._by_flags(desired, document)
+            merged, keys = daemon_json.merge(document, desired, self._is_program)
+        except daemon_json.DaemonJsonError as error:
+            self.host.fail(
+                "containers.daemon_json",
+                "%s, %s" % (self.config, error),
+                error.hint,
+                ["it is kept: its content would be lost", "dockerd would not start with it, or not with all of it"],
+            )
         for message in merged.warnings:
             self.host.warn("%s: %s" % (self.config, message))
         self._no_conflict(merged.value)
@@ -80,33 +89,13 @@ class Docker(object):
     def _write(self, data):
         self.host.replace(self.config, self.file, data)
 
-    def _parse(self, file):
-        try:
-            return daemon_json.parse(file.data or b"")
-        except daemon_json.DaemonJsonError as error:
-            self._refuse(error)
-
-    def _merge(self, document, desired):
-        try:
-            return daemon_json.merge(document, desired, self._is_program)
-        except daemon_json.DaemonJsonError as error:
-            self._refuse(error)
-
     def _is_program(self, path):
         return not path.startswith("/") or self.tree.exists(path)
-
-    def _refuse(self, error):
-        self.host.fail(
-            "containers.daemon_json",
-            "%s, %s" % (self.config, error),
-            error.hint,
-            ["it is kept: its content would be lost", "dockerd would not start with it, or not with all of it"],
-        )
 
     # ---- flags beside the file
 
     def _by_flags(self, desired, document):
-        left = daemon_flags.ungranted(desired, self.flags, document.value)
+        left = daemon_flags.ungranted(desired, self.flags.flags, document.value)
         if desired.get("runtime") and not left["runtime"]:
             self.host.warn("the runtime is registered by a flag (%s)" % self.flags.of("runtimes")[0].place)
         return left
@@ -129,7 +118,7 @@ class Docker(object):
         program = self.flags.program or docker_host.inspect(self.tree)["engine"]
         if not program or not self.tree.live:
             return
-        said = judge(self.host.run, program, self.flags.arguments, data, self._judge_as())
+        said = judge(self.host.run, program, self.flags.arguments, data, self.owner)
         if said is None:
             self.host.warn("%s could not check %s" % (program, self.config))
         if said:
@@ -139,7 +128,7 @@ class Docker(object):
         """What dockerd from 24.0 on says only when it starts, and not when it is asked (seen with 26.1)."""
         runtimes = value.get("runtimes") or {}
         default = value.get("default-runtime") or ""
-        known = set(runtimes) | set(daemon_flags.runtimes_of(self.flags)) | {"", "runc"}
+        known = set(runtimes) | set(daemon_flags.runtimes_of(self.flags.flags)) | {"", "runc"}
         wrong = ""
         if "runc" in runtimes:
             wrong = "the name runc in runtimes is dockerd's own"
@@ -155,9 +144,6 @@ class Docker(object):
             hint % self.config + ", then run again",
             ["%s was not changed" % self.config],
         )
-
-    def _judge_as(self):
-        return None
 
     # ---- the proxy, in a drop-in of the unit
 
@@ -206,7 +192,7 @@ class Docker(object):
             mark = {}
         info = self._info()
         todo = set(keys) | set(mark.get("keys") or ()) | set(differs(desired, info))
-        if self.gpus and hook_is_newer(self.tree, self.flags.started):
+        if self.gpus and daemon_flags.hook_is_newer(self.tree, self.flags.started):
             todo.add(GPUS)
         late = sorted(key for key in todo if key.startswith(AT_START))
         if late and self._restart(late, info, desired):
@@ -219,15 +205,14 @@ class Docker(object):
             self.host.mark(self.name, self.flags.started, late + left)
 
     def _info(self):
+        hint = "journalctl -b -u docker says why; systemctl restart docker"
+        return self._asked(self.api.info, "runs and does not answer", hint)
+
+    def _asked(self, question, silent, hint):
         try:
-            return self.api.info()
+            return question()
         except docker_api.DockerError as error:
-            self.host.fail(
-                "containers.docker_silent",
-                "%s runs and does not answer" % self.name,
-                "journalctl -b -u docker says why; systemctl restart docker",
-                [str(error)],
-            )
+            self.host.fail("containers.docker_silent", "%s %s" % (self.name, silent), hint, [str(error)])
 
     def _reload(self, desired):
         """Have the daemon read its file again; returns the keys that it then still has otherwise."""
@@ -283,7 +268,7 @@ class Docker(object):
 
     def _put_back(self, said):
         """The daemon did not come up: the old file and a start with it, so that the host works as before."""
-        because = (self._journal() or said)[-8:]
+        because = ((self.host.journal("docker") if self.by_systemd else []) or said)[-8:]
         back = "the earlier file is still there"
         if self.config in self.host.backups:
             new = self.host.read(self.config)
@@ -302,23 +287,15 @@ class Docker(object):
             [back] + because,
         )
 
-    def _journal(self):
-        return self.host.journal("docker") if self.host.systemd else []
-
     def _running(self):
-        try:
-            rows = self.api.running(gpu_containers(self.tree))
-        except docker_api.DockerError as error:
-            self.host.fail(
-                "containers.docker_silent",
-                "%s does not say which containers run" % self.name,
-                "docker ps should answer",
-                [str(error)],
-            )
+        def question():
+            return self.api.running(gpu_containers(self.tree))
+
+        rows = self._asked(question, "does not say which containers run", "docker ps should answer")
         return [dict(row, runtime=self.name) for row in rows]
 
     def _not_running(self):
-        if self._failed():
+        if self.by_systemd and self.host.unit_state("docker.service") == "failed":
             self.host.run(["systemctl", "reset-failed", "docker.service"], 20.0)
             self.host.command(
                 ["systemctl", "start", "docker.service"],
@@ -330,16 +307,11 @@ class Docker(object):
             self.host.warn("%s does not run: it reads %s when it starts" % (self.name, self.config))
         self.host.unmark(self.name)
 
-    def _failed(self):
-        return self.host.systemd and self.host.unit_state("docker.service") == "failed"
-
     def _read_flags(self):
         return daemon_flags.read(self.tree)
 
     def _socket(self):
-        """The first Unix socket that dockerd listens on by its flags, else the usual one (also behind fd://)."""
-        paths = [flag.value[7:] for flag in self.flags.of("hosts") if flag.value.startswith("unix://")]
-        return (paths or [docker_api.SOCKET])[0]
+        return self.flags.socket
 
 
 class UserDocker(Docker):
@@ -349,6 +321,7 @@ class UserDocker(Docker):
         self.user, self.row = user, row
         self.name = "docker of " + user
         Docker.__init__(self, host, policy, api, kill)
+        self.owner, self.by_systemd = (row["uid"], row["gid"]), False
 
     def _read(self):
         real, text, mode = self._as_user(_read_file, self.tree.real(self.config))
@@ -377,29 +350,12 @@ class UserDocker(Docker):
         names = ["XDG_RUNTIME_DIR=" + folder, "DBUS_SESSION_BUS_ADDRESS=unix:path=%s/bus" % folder]
         return ["runuser", "-u", self.user, "--", "env"] + names + ["systemctl", "--user", "restart", "docker"]
 
-    def _failed(self):
-        return False
-
-    def _journal(self):
-        return []
-
-    def _judge_as(self):
-        return self.row["uid"], self.row["gid"]
-
     def _socket(self):
         return "/run/user/%d/docker.sock" % self.row["uid"]
 
     def _read_flags(self):
-        pid = next(
-            (
-                int(entry)
-                for entry in self.tree.names("/proc")
-                if host_tree.integer(entry)
-                and self.tree.word("/proc/%s/comm" % entry) == "dockerd"
-                and _owner(self.tree, entry) == self.row["uid"]
-            ),
-            None,
-        )
+        own = (pid for pid in daemon_flags.processes(self.tree) if _owner(self.tree, pid) == self.row["uid"])
+        pid = next(own, None)
         config = self.row["home"] + "/.config/docker/daemon.json"
         return daemon_flags.Flags(None, config, []) if pid is None else daemon_flags.of_process(self.tree, pid, config)
 
@@ -474,29 +430,6 @@ def _ask(run, program, arguments, data, user, validates):
     return "" if rc == 0 else (said.splitlines()[-1:] or ["exit code %d" % rc])[0]
 
 
-def hook_is_newer(tree, started):
-    """True when the toolkit was installed after dockerd was started (clock ticks since boot): it does not know --gpus."""
-    found = tree.stat(HOOK)
-    since = daemon_flags.since_epoch(tree, started)
-    if found is None or since is None:
-        return False
-    first = installed_at(tree, "nvidia-container-toolkit")
-    return (found.st_ctime if first is None else first) > since
-
-
-def installed_at(tree, package):
-    """When a package came, by dpkg's log, in seconds since the epoch: 0 when it only says upgrades, None when nothing."""
-    known = None
-    for path in ("/var/log/dpkg.log.1", "/var/log/dpkg.log"):
-        pattern = r"(?m)^(\S+ \S+) (install|upgrade) %s(?::\S+)? " % re.escape(package)
-        for when, verb in re.findall(pattern, tree.read(path) or ""):
-            if verb == "install":
-                known = time.mktime(time.strptime(when, "%Y-%m-%d %H:%M:%S"))
-            elif known is None:
-                known = 0
-    return known
-
-
 def gpu_containers(tree):
     """Ids of containers in which a process has a GPU device open, by the process' cgroup."""
     found = set()
@@ -510,5 +443,5 @@ def gpu_containers(tree):
 
 
 def _owner(tree, pid):
-    found = re.search(r"(?m)^Uid:\s+([0-9]{1,18})\b", tree.read("/proc/%s/status" % pid) or "")
+    found = re.search(r"(?m)^Uid:\s+([0-9]{1,18})\b", tree.read("/proc/%d/status" % pid) or "")
     return int(found.group(1)) if found else None

@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import socket
 
-from ansible_collections.gpu.provision.plugins.module_utils.containers import docker_proxy
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_flags, docker_proxy
 
-SOCKET = "/var/run/docker.sock"
 _MOST_BYTES = 16 << 20
 
 
@@ -23,7 +22,7 @@ class DockerError(Exception):
 class Client(object):
     """One daemon. path: its socket; timeout: seconds for each answer."""
 
-    def __init__(self, path=SOCKET, timeout=10.0):
+    def __init__(self, path=daemon_flags.SOCKET, timeout=10.0):
         self.path, self.timeout = path, timeout
 
     def get(self, path):

@@ -104,7 +104,7 @@ class Host(object):
         return copy
 
     def write_own(self, path, text):
-        """Write a file that is ours where it differs; returns True when it did."""
+        """Write a file that is ours where it differs."""
         real, data = self.tree.real(path), text.encode("utf-8")
         try:
             there = own_files.read(real)
@@ -115,29 +115,27 @@ class Host(object):
                     "move it away (mv %s %s.own) and run again" % (path, path),
                 )
             if there == data:
-                return False
+                return
             self.show(path, there, data)
             if not self.check:
                 own_files.write(real, data)
         except own_files.FileError as error:
             self._file_error(error)
         self.done.append("wrote " + path)
-        return True
 
     def remove_own(self, path):
-        """Remove a file of ours; returns True when it was there."""
+        """Remove a file of ours where it is there."""
         real = self.tree.real(path)
         try:
             there = own_files.read(real)
             if there is None or not own_files.has_header(there):
-                return False
+                return
             self.show(path, there, None)
             if not self.check:
                 own_files.remove(real)
         except own_files.FileError as error:
             self._file_error(error)
         self.done.append("removed " + path)
-        return True
 
     def show(self, path, before, after):
         """Note a change for --diff."""
@@ -196,10 +194,10 @@ class Host(object):
 
     # ---- programs
 
-    def command(self, argv, done, code, hint, timeout=120.0):
+    def command(self, argv, done, code, hint):
         """Start a program that changes something; fails with its own message. In check mode only said."""
         if not self.check:
-            rc, out, err = self.run(argv, timeout)
+            rc, out, err = self.run(argv, 120.0)
             if rc != 0:
                 said = (err or out).strip().splitlines()
                 self.fail(
@@ -208,10 +206,10 @@ class Host(object):
         if done:
             self.done.append(done)
 
-    def journal(self, unit, lines=8):
+    def journal(self, unit):
         """The last lines of a unit's journal."""
-        rc, out, _ = self.run(["journalctl", "-b", "-u", unit, "-n", str(lines), "--no-pager", "-o", "cat"], 20.0)
-        return out.strip().splitlines()[-lines:] if rc == 0 else []
+        rc, out, _ = self.run(["journalctl", "-b", "-u", unit, "-n", "8", "--no-pager", "-o", "cat"], 20.0)
+        return out.strip().splitlines()[-8:] if rc == 0 else []
 
     def unit_state(self, unit):
         """active, inactive, failed, activating, … of a unit, as systemd says."""

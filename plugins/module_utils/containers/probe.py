@@ -34,7 +34,6 @@ _PACKAGES = {
     "containerd": ("containerd.io", "containerd", "moby-containerd"),
     "podman": ("podman",),
 }
-_CONTAINERDS = ("/usr/bin/containerd", "/usr/local/bin/containerd")
 _PODMANS = ("/usr/bin/podman", "/usr/local/bin/podman")
 # Keys of daemon.json that this tool compares; the others are named and not shown.
 _KEYS = (
@@ -76,9 +75,7 @@ def read(tree, packages, gpu_users=()):
 
     packages: of the probe, by name. gpu_users: [facts.GpuUser]; their processes tell which containers have a GPU open.
     """
-    containers = read_running(tree, gpu_users)
     docker = read_docker(tree, packages)
-    name_docker(tree, containers, docker["data_root"])
     specs, version = cdi_spec.read(tree), cdi_spec.driver(tree)
     nodes, caps = cdi_spec.gpu_nodes(tree), cdi_spec.mig_nodes(tree)
     return {
@@ -93,7 +90,7 @@ def read(tree, packages, gpu_users=()):
         "cdi": [dict(spec, stale=cdi_spec.stale(spec, version, nodes, caps)) for spec in specs],
         "cdi_units": cdi_units(tree),
         "cgroups": read_cgroups(tree),
-        "running": containers,
+        "running": read_running(tree, gpu_users, docker["data_root"]),
         "device_links_missing": containers_files.device_links_missing(tree),
         "old_keys": read_old_keys(tree),
         "pending": _pending(tree, docker["pid"]),
@@ -153,7 +150,7 @@ def read_docker(tree, packages):
         "conflicts": [key for key, _ in conflicts],
         "pid": flags.pid,
         "file_is_newer": _is_newer(tree, flags),
-        "hook_is_newer": _hook_is_newer(tree, flags),
+        "hook_is_newer": daemon_flags.hook_is_newer(tree, flags.started),
         "info": answer,
         "proxy_elsewhere": docker_proxy.elsewhere(tree, flags, file["keys"]),
         "data_root": (answer or {}).get("data_root") or _data_root(tree, flags),
@@ -233,16 +230,13 @@ def _ask(tree, flags):
     # Here, because most hosts have no daemon to ask, and what it imports takes longer than the whole read.
     from ansible_collections.gpu.provision.plugins.module_utils.containers import docker_api
 
-    sockets = [flag.value[7:] for flag in flags.of("hosts") if flag.value.startswith("unix://")]
-    path = (sockets or [docker_api.SOCKET])[0]
-    if not os.access(path, os.R_OK | os.W_OK):
-        tree.note(path)
-        return None
     try:
-        return docker_api.Client(path, ANSWER_S).info()
+        if os.access(flags.socket, os.R_OK | os.W_OK):
+            return docker_api.Client(flags.socket, ANSWER_S).info()
     except docker_api.DockerError:
-        tree.note(path)
-        return None
+        pass
+    tree.note(flags.socket)
+    return None
 
 
 def _is_newer(tree, flags):
@@ -250,14 +244,6 @@ def _is_newer(tree, flags):
     found = tree.stat(flags.config)
     since = daemon_flags.since_epoch(tree, flags.started)
     return None if found is None or since is None else found.st_mtime > since
-
-
-def _hook_is_newer(tree, flags):
-    if flags.pid is None:
-        return False
-    from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
-
-    return containers_docker.hook_is_newer(tree, flags.started)
 
 
 def _data_root(tree, flags):
@@ -278,10 +264,9 @@ def _data_root(tree, flags):
 def read_containerd(tree, packages):
     """facts.Containerd: by its files, as far as they say it in one line a key."""
     package, version = _package("containerd", packages)
-    program = next((path for path in _CONTAINERDS if tree.exists(path)), None)
+    program = next((path for path in containerd_config.PROGRAMS if tree.exists(path)), None)
     text = tree.read(containerd_config.CONFIG)
     registered = containerd_config.registered_in(tree)
-    top = containerd_config.sections(text or "")[()]
     return {
         "path": program,
         "package": package,
@@ -290,9 +275,7 @@ def read_containerd(tree, packages):
         "imports": list(containerd_config.imports_of(text or "") or ())[:_MOST_ENTRIES],
         "runtime": registered["runtime"],
         "default_runtime": registered["default"],
-        "cri_disabled": bool(
-            re.search(r"[\"'](?:io\.containerd\.grpc\.v1\.)?cri[\"']", top.get("disabled_plugins", ""))
-        ),
+        "cri_disabled": containerd_config.is_cri_disabled(containerd_config.sections(text or "")),
         "pid": daemon_flags.find_process(tree, "/run/containerd/containerd.pid", "containerd") if program else None,
     }
 
@@ -361,7 +344,7 @@ def _pending(tree, pid):
 # --- containers that run -----------------------------------------------------------------------------------
 
 
-def read_running(tree, gpu_users):
+def read_running(tree, gpu_users, data_root):
     """[facts.RunningContainer]: by containerd's folders of running tasks, podman's control groups, users of GPUs.
 
     gpu: a GPU was given to it by hook or device, or one of its processes has a GPU open.
@@ -396,7 +379,7 @@ def read_running(tree, gpu_users):
         row["gpu"] = True
         row["comm"] = user["comm"]
     for ident, row in found.items():
-        row.update(full_id=ident, name=None, image=None)
+        row["name"], row["image"] = _named(tree, data_root, ident) if row["runtime"] == "docker" else (None, None)
     return [found[ident] for ident in sorted(found, key=lambda one: (found[one]["runtime"], one))]
 
 
@@ -433,17 +416,9 @@ def _kind(tree, pid):
     return "containerd" if re.search(r"kubepods|cri-containerd|/k8s\.io/|nerdctl", text) else "docker"
 
 
-def name_docker(tree, containers, data_root):
-    """Add name and image to docker's containers, from the daemon's own records."""
-    for row in containers:
-        if row["runtime"] != "docker":
-            continue
-        text = tree.read("%s/containers/%s/config.v2.json" % (data_root, row["full_id"]), 1 << 20)
-        record = json_object(text)
-        if record is not None:
-            name, config = record.get("Name"), record.get("Config")
-            row["name"] = name.lstrip("/") if isinstance(name, str) else None
-            image = config.get("Image") if isinstance(config, dict) else None
-            row["image"] = image if isinstance(image, str) else None
-    for row in containers:
-        del row["full_id"]
+def _named(tree, data_root, ident):
+    """(name, image) of a container of docker by the daemon's own records, each None where they do not say it."""
+    record = json_object(tree.read("%s/containers/%s/config.v2.json" % (data_root, ident), 1 << 20)) or {}
+    name, config = record.get("Name"), record.get("Config")
+    image = config.get("Image") if isinstance(config, dict) else None
+    return name.lstrip("/") if isinstance(name, str) else None, image if isinstance(image, str) else None

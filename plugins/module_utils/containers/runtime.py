@@ -21,7 +21,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.containers import ho
 from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree
 
 ContainerError = containers_host.ContainerError
-pending = containers_host.pending
 # Keys of the argument docker that a rootless daemon gets as well: who is in a group, and cgroups, are root's business.
 _FOR_USERS = ("runtime", "default_runtime", "cdi", "shm_size")
 _CONFIG = "/etc/nvidia-container-runtime/config.toml"
@@ -40,7 +39,8 @@ def apply(params, check=False, host=None):
     if params.get("device_links"):
         containers_cdi.ensure_device_links(host)
     elif params.get("device_links") is False:
-        containers_cdi.drop_device_links(host)
+        # Links that were made do no harm and go with the next boot.
+        host.remove_own(containers_files.UDEV_RULE)
     for daemon, desired in daemons:
         daemon.ensure(desired)
     if users:
@@ -52,7 +52,7 @@ def apply(params, check=False, host=None):
     if params.get("cdi"):
         containers_cdi.ensure_cdi(host)
     elif params.get("cdi") is False:
-        containers_cdi.drop_cdi(host)
+        containers_cdi.drop_units(host)
     if docker:
         _warn_reload(host)
     return {

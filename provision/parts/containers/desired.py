@@ -8,7 +8,6 @@ from typing import Any
 
 from provision.parts.decision import BaseDecision, of_role
 
-RUNTIMES = ("docker", "containerd", "podman")
 # Channels as in planning: the toolkit's repository, and the archive for docker.io and podman.
 TOOLKIT, ARCHIVE = "container_toolkit", "ubuntu"
 
@@ -44,21 +43,13 @@ class ContainersConfig:
 
     @classmethod
     def from_vars(cls, values: Mapping[str, Any]) -> ContainersConfig:
-        """Read role variables; missing ones take the defaults. Numbers and booleans become text where text belongs."""
+        """Read role variables, which have their types; missing ones take the defaults. Blanks around a text, and doubles, go."""
         found = of_role(values, "container_toolkit_", cls)
-        for name in ("runtimes", "docker_users", "rootless_users"):
-            if name in found:
-                listed = found[name] or []
-                items = listed if isinstance(listed, list | tuple) else str(listed).split(",")
-                found[name] = tuple(dict.fromkeys(str(item).strip() for item in items if str(item).strip()))
-        for name in ("cdi", "docker_cdi"):
-            # What YAML makes of true and false.
-            word = str(found.get(name, "auto")).lower()
-            found[name] = {"true": "always", "false": "never", "": "auto"}.get(word, word)
-        for name in ("version", "shm_size", "default_runtime", "cgroup_driver"):
-            value = found.get(name, getattr(cls, name))
-            text = str(value).lower() if isinstance(value, bool) else str(value if value is not None else "")
-            found[name] = text.strip()
+        for name, value in found.items():
+            if isinstance(value, str):
+                found[name] = value.strip()
+            elif isinstance(value, list):
+                found[name] = tuple(dict.fromkeys(item.strip() for item in value if item.strip()))
         return cls(**found)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,10 +112,11 @@ class Limits:
     below: str = ""
     below_because: str = ""
 
-    def fits(self, version: str) -> bool:
-        return (not self.least or key(version) >= key(self.least)) and (
-            not self.below or key(version) < key(self.below)
-        )
+    def is_too_old(self, version: str) -> bool:
+        return bool(self.least) and key(version) < key(self.least)
+
+    def is_too_new(self, version: str) -> bool:
+        return bool(self.below) and key(version) >= key(self.below)
 
 
 def limits(facts: Facts, catalog: Catalog, consumers: dict[str, str]) -> Limits:
@@ -139,213 +139,179 @@ def limits(facts: Facts, catalog: Catalog, consumers: dict[str, str]) -> Limits:
     return Limits(least, "older ones cannot work with cgroup v2" if least else "", below, why)
 
 
-def known_bad(catalog: Catalog, version: str) -> KnownBad | None:
-    """The reason against a version, None for a good one."""
-    return next(iter(catalog.known_bad("container_toolkit", version)), None)
+class ToolkitChoice:
+    """Chooses the toolkit's version for one host, and notes in ``out`` what decides."""
 
+    def __init__(
+        self, config: ContainersConfig, facts: Facts, catalog: Catalog, bounds: Limits, out: ContainersDecision
+    ) -> None:
+        self.config, self.facts, self.catalog, self.bounds, self.out = config, facts, catalog, bounds, out
+        self.names = catalog.container_toolkit.packages.set
+        self.have = installed_toolkit(facts, catalog)
+        self.asked = config.version.split("-")[0]
 
-def choose(
-    config: ContainersConfig,
-    facts: Facts,
-    catalog: Catalog,
-    available: Candidates | None,
-    bounds: Limits,
-    out: ContainersDecision,
-) -> tuple[str, dict[str, str]] | None:
-    """Return (version, {package: Debian version} for apt), the reasons noted.
+    def choose(self, available: Candidates | None) -> tuple[str, dict[str, str]] | None:
+        """Return (version, {package: Debian version} for apt).
 
-    None with a blocker, or with nothing where apt has to be asked first (available None).
-    """
-    have = installed_toolkit(facts, catalog)
-    asked = config.version.split("-")[0]
-    if asked and not bounds.fits(asked) and bounds.least and key(asked) < key(bounds.least):
-        out.block(
-            "containers.too_old",
-            f"container toolkit {asked} cannot work here",
-            [f"{bounds.least_because}; {bounds.least} is the first that can"],
-            'container_toolkit_version: "" takes the newest that is good',
+        None with a blocker, or with nothing where apt has to be asked first (available None).
+        """
+        if self.asked and self.bounds.is_too_old(self.asked):
+            self.out.block(
+                "containers.too_old",
+                f"container toolkit {self.asked} cannot work here",
+                [f"{self.bounds.least_because}; {self.bounds.least} is the first that can"],
+                'container_toolkit_version: "" takes the newest that is good',
+            )
+            return None
+        kept = self._kept()
+        if kept:
+            return kept, {}
+        if available is None:
+            return None
+        sets = self._sets(available)
+        version = self._exactly(sets, available) if self.asked else self._newest(sets, available)
+        return (_upstream(version), self._change(version)) if version else None
+
+    def _newest(self, sets: list[str], available: Candidates) -> str | None:
+        against = {version: self._against(_upstream(version)) for version in sets}
+        good = [version for version in sets if not against[version]]
+        if not good:
+            self._refuse_candidates([f"{_upstream(v)}: {why}" for v, why in against.items()], sets, available)
+            return None
+        version, have = good[0], self.have
+        # A set that stands in pieces is mended at its own version where the repository still has that.
+        own = next((v for v in good if v in set(have.packages.values())), None)
+        if own and not self.config.update and have.version and not have.whole:
+            version, because = own, "it is installed and not whole; what is missing comes at the same version"
+        else:
+            because = f"the newest good one in {REPOSITORY}"
+            newer = [f"{_upstream(v)} ({against[v]})" for v in sets[: sets.index(version)]]
+            because += f"; passed over: {'; '.join(newer)}" if newer else ""
+        self.out.reason("container toolkit", _upstream(version), because)
+        self._explain_origins()
+        return version
+
+    def _known_bad(self, version: str) -> KnownBad | None:
+        return next(iter(self.catalog.known_bad("container_toolkit", version)), None)
+
+    def _against(self, version: str) -> str:
+        """Why a version is not taken, "" for a good one."""
+        bad = self._known_bad(version)
+        if bad:
+            return f"known to be bad: {bad.symptom}"
+        if self.bounds.is_too_old(version):
+            return self.bounds.least_because
+        return self.bounds.below_because if self.bounds.is_too_new(version) else ""
+
+    def _kept(self) -> str | None:
+        """The installed version where it stays."""
+        version, out = self.have.version, self.out
+        if not self.have.whole or version is None:
+            if self.have.packages:
+                because = "the packages of the toolkit belong together at one version"
+                out.reason("not whole", join_and(self.have.versions), because)
+            return None
+        if self.asked and self.asked != version:
+            return None
+        bad = self._known_bad(version)
+        if not self.asked and bad:
+            out.reason("replaced", version, f"it is known to be bad: {bad.symptom}")
+            return None
+        if self.bounds.is_too_old(version):
+            out.reason("replaced", version, self.bounds.least_because)
+            return None
+        if self.config.update and not self.asked:
+            return None
+        if self.bounds.is_too_new(version):
+            self._warn_too_new(
+                version, "a newer runtime, or container_toolkit_update: true, which goes to a version that fits"
+            )
+        if bad:
+            self._warn_bad(version, bad, f"asked for: container_toolkit_version {self.config.version}")
+        because = "asked for" if self.asked else "it is installed; container_toolkit_update: true would update it"
+        out.reason("container toolkit", version, because)
+        return version
+
+    def _sets(self, available: Candidates) -> list[str]:
+        """Debian versions at which the whole set is offered, newest first; release candidates last."""
+        common = set.intersection(*({c.version for c in available.versions(name)} for name in self.names))
+        return sorted(common, key=lambda v: ("~" not in v, key(_upstream(v)), key(v)), reverse=True)
+
+    def _exactly(self, sets: list[str], available: Candidates) -> str | None:
+        """The version that is asked for."""
+        found = next((v for v in sets if self.config.version in (v, _upstream(v))), None)
+        if found is None:
+            nearest = [_upstream(v) for v in sets[:6]]
+            self.out.block(
+                "containers.version_not_offered",
+                f"{REPOSITORY} does not have container toolkit {self.config.version} whole",
+                [
+                    *available.errors[:3],
+                    f"it has {', '.join(nearest)}" if nearest else "it has no version of which all packages are there",
+                ],
+                f'container_toolkit_version: "{nearest[0]}", or "" for the newest that is good'
+                if nearest
+                else "check the repository and its mirror",
+            )
+            return None
+        version = _upstream(found)
+        bad = self._known_bad(version)
+        if bad:
+            self._warn_bad(version, bad, "it is asked for anyway")
+        if self.bounds.is_too_new(version):
+            rows = self.catalog.container_toolkit.min_runtime_versions
+            self._warn_too_new(version, next(r.workaround for r in rows if r.toolkit_from == self.bounds.below))
+        self.out.reason("container toolkit", version, "asked for")
+        return found
+
+    def _warn_too_new(self, version: str, way: str | None) -> None:
+        message = f"container toolkit {version} writes specifications that are too new here"
+        self.out.warn("containers.cdi_too_new", message, [self.bounds.below_because], way)
+
+    def _warn_bad(self, version: str, bad: KnownBad, asked: str) -> None:
+        self.out.warn("containers.known_bad", f"container toolkit {version}: {bad.symptom}", [asked], bad.fix)
+
+    def _change(self, version: str) -> dict[str, str]:
+        rows = self.facts.packages
+        return {
+            name: version
+            for name in self.names
+            if name not in rows or not rows[name].installed or rows[name].version != version
+        }
+
+    def _refuse_candidates(self, skipped: list[str], sets: list[str], available: Candidates) -> None:
+        if skipped:
+            self.out.block(
+                "containers.no_good_version",
+                f"no version in {REPOSITORY} is good for this host",
+                skipped[:6],
+                f'container_toolkit_version: "{_upstream(sets[0])}" takes one anyway',
+            )
+            return
+        self.out.block(
+            "containers.not_offered",
+            f"{REPOSITORY} could not be read, or has no whole set of the toolkit's packages",
+            available.errors[:4] or ["apt finds none of the packages there"],
+            "make it reachable from the host (network, proxy), or set container_toolkit_repo_url to a mirror",
         )
-        return None
-    kept = _kept(config, catalog, have, bounds, out)
-    if kept:
-        return kept, {}
-    if available is None:
-        return None
-    sets = _sets(available, catalog.container_toolkit.packages.set)
-    if asked:
-        return _exactly(config.version, sets, have, catalog, bounds, available, out)
-    against = {version: _against(catalog, _upstream(version), bounds) for version in sets}
-    good = [version for version in sets if not against[version]]
-    if not good:
-        _refuse_candidates(sets, [f"{_upstream(v)}: {why}" for v, why in against.items()], available, out)
-        return None
-    version = good[0]
-    # A set that stands in pieces is mended at its own version where the repository still has that.
-    own = next((v for v in good if v in set(have.packages.values())), None)
-    if own and not config.update and have.version and not have.whole:
-        version, because = own, "it is installed and not whole; what is missing comes at the same version"
-    else:
-        because = f"the newest good one in {REPOSITORY}"
-        newer = [f"{_upstream(v)} ({against[v]})" for v in sets[: sets.index(version)]]
-        because += f"; passed over: {'; '.join(newer)}" if newer else ""
-    out.reason("container toolkit", _upstream(version), because)
-    _explain_origins(facts, available, catalog, out)
-    return _upstream(version), _change(facts, catalog, version)
 
-
-def _against(catalog: Catalog, version: str, bounds: Limits) -> str:
-    """Why a version is not taken, "" for a good one."""
-    bad = known_bad(catalog, version)
-    if bad:
-        return f"known to be bad: {bad.symptom}"
-    if bounds.least and key(version) < key(bounds.least):
-        return bounds.least_because
-    return "" if bounds.fits(version) else bounds.below_because
+    def _explain_origins(self) -> None:
+        """Say what of other origins is passed over: pins and other repositories with packages of the same names."""
+        pins = [
+            f"{pin.file} ({pin.pin}, {pin.priority})"
+            for pin in self.facts.apt.preferences
+            if pin.priority > 500
+            for beginnings in [tuple(word.rstrip("*") for word in pin.package.split() if word.rstrip("*"))]
+            if any(name.startswith(beginnings) for name in self.names)
+        ]
+        if pins:
+            because = "they prefer another origin; exact versions and holds override them"
+            self.out.reason("pins", "; ".join(pins[:3]), because)
+        uris = [uri for entry in self.facts.apt.sources if entry.enabled for uri in entry.uris]
+        if any("/compute/cuda/repos/" in uri for uri in uris):
+            because = "NVIDIA's CUDA repository has packages of the same names; two origins give mixed versions"
+            self.out.reason("one origin", REPOSITORY, because)
 
 
 def _upstream(version: str) -> str:
     return str(driver_names.upstream(version))
-
-
-def _kept(
-    config: ContainersConfig, catalog: Catalog, have: Installed, bounds: Limits, out: ContainersDecision
-) -> str | None:
-    """The installed version where it stays."""
-    if not have.whole or have.version is None:
-        if have.packages:
-            out.reason(
-                "not whole", join_and(have.versions), "the packages of the toolkit belong together at one version"
-            )
-        return None
-    asked = config.version.split("-")[0]
-    if asked and asked != have.version:
-        return None
-    bad = known_bad(catalog, have.version)
-    if not asked and bad:
-        out.reason("replaced", have.version, f"it is known to be bad: {bad.symptom}")
-        return None
-    if bounds.least and key(have.version) < key(bounds.least):
-        out.reason("replaced", have.version, bounds.least_because)
-        return None
-    if config.update and not asked:
-        return None
-    if not bounds.fits(have.version):
-        out.warn(
-            "containers.cdi_too_new",
-            f"container toolkit {have.version} writes specifications that are too new here",
-            [bounds.below_because],
-            "a newer runtime, or container_toolkit_update: true, which goes to a version that fits",
-        )
-    if bad:
-        out.warn(
-            "containers.known_bad",
-            f"container toolkit {have.version}: {bad.symptom}",
-            [f"asked for: container_toolkit_version {config.version}"],
-            bad.fix,
-        )
-    because = "asked for" if asked else "it is installed; container_toolkit_update: true would update it"
-    out.reason("container toolkit", have.version, because)
-    return have.version
-
-
-def _sets(available: Candidates, wanted: Iterable[str]) -> list[str]:
-    """Debian versions at which the whole set is offered, newest first; release candidates last."""
-    found = [{c.version for c in available.versions(name)} for name in wanted]
-    common = set.intersection(*found) if found else set()
-    return sorted(common, key=lambda v: ("~" not in v, key(_upstream(v)), key(v)), reverse=True)
-
-
-def _exactly(
-    version: str,
-    sets: list[str],
-    have: Installed,
-    catalog: Catalog,
-    bounds: Limits,
-    available: Candidates,
-    out: ContainersDecision,
-) -> tuple[str, dict[str, str]] | None:
-    found = next((v for v in sets if version in (v, _upstream(v))), None)
-    if found is None:
-        nearest = [_upstream(v) for v in sets[:6]]
-        out.block(
-            "containers.version_not_offered",
-            f"{REPOSITORY} does not have container toolkit {version} whole",
-            [
-                *available.errors[:3],
-                f"it has {', '.join(nearest)}" if nearest else "it has no version of which all packages are there",
-            ],
-            f'container_toolkit_version: "{nearest[0]}", or "" for the newest that is good'
-            if nearest
-            else "check the repository and its mirror",
-        )
-        return None
-    upstream = _upstream(found)
-    bad = known_bad(catalog, upstream)
-    if bad:
-        out.warn(
-            "containers.known_bad", f"container toolkit {upstream}: {bad.symptom}", ["it is asked for anyway"], bad.fix
-        )
-    if bounds.below and key(upstream) >= key(bounds.below):
-        rows = catalog.container_toolkit.min_runtime_versions
-        way = next((row.workaround for row in rows if row.toolkit_from == bounds.below), None)
-        out.warn(
-            "containers.cdi_too_new",
-            f"container toolkit {upstream} writes specifications that are too new here",
-            [bounds.below_because],
-            way,
-        )
-    out.reason("container toolkit", upstream, "asked for")
-    wanted = catalog.container_toolkit.packages.set
-    return upstream, {name: found for name in wanted if have.packages.get(name) != found}
-
-
-def _change(facts: Facts, catalog: Catalog, version: str) -> dict[str, str]:
-    rows = facts.packages
-    return {
-        name: version
-        for name in catalog.container_toolkit.packages.set
-        if name not in rows or not rows[name].installed or rows[name].version != version
-    }
-
-
-def _refuse_candidates(sets: list[str], skipped: list[str], available: Candidates, out: ContainersDecision) -> None:
-    if skipped:
-        out.block(
-            "containers.no_good_version",
-            f"no version in {REPOSITORY} is good for this host",
-            skipped[:6],
-            f'container_toolkit_version: "{_upstream(sets[0])}" takes one anyway',
-        )
-        return
-    out.block(
-        "containers.not_offered",
-        f"{REPOSITORY} could not be read, or has no whole set of the toolkit's packages",
-        available.errors[:4] or ["apt finds none of the packages there"],
-        "make it reachable from the host (network, proxy), or set container_toolkit_repo_url to a mirror",
-    )
-
-
-def _explain_origins(facts: Facts, available: Candidates, catalog: Catalog, out: ContainersDecision) -> None:
-    """Say what of other origins is passed over: pins and other repositories with packages of the same names."""
-    wanted = set(catalog.container_toolkit.packages.set)
-    pins = [
-        f"{pin.file} ({pin.pin}, {pin.priority})"
-        for pin in facts.apt.preferences
-        if pin.priority > 500
-        and any(
-            word.rstrip("*") and name.startswith(word.rstrip("*")) for word in pin.package.split() for name in wanted
-        )
-    ]
-    if pins:
-        out.reason("pins", "; ".join(pins[:3]), "they prefer another origin; exact versions and holds override them")
-    elsewhere = [
-        entry
-        for entry in facts.apt.sources
-        if entry.enabled and any("/compute/cuda/repos/" in uri for uri in entry.uris)
-    ]
-    if elsewhere:
-        out.reason(
-            "one origin",
-            REPOSITORY,
-            "NVIDIA's CUDA repository has packages of the same names; two origins give mixed versions",
-        )

@@ -13,12 +13,12 @@ from provision.parts.apt import PartPlan
 from provision.parts.base import Headline, Host, Part, headline
 from provision.parts.check import ContainersExpect
 from provision.parts.containers.checks import CHECKS
-from provision.parts.containers.desired import TOOLKIT
-from provision.parts.containers.packages import installed_toolkit, is_toolkit_uri, toolkit_entries
+from provision.parts.containers.desired import TOOLKIT, ContainersDecision
+from provision.parts.containers.packages import PATTERNS, installed_toolkit, is_toolkit_uri, toolkit_entries
 from provision.parts.containers.plan import UNATTENDED, containers_expectation, plan_containers
 from provision.parts.containers.preconditions import lost_at_reload
 from provision.parts.containers.proofs import PROOFS
-from provision.parts.containers.resolve import PATTERNS, ContainersDecision, resolve_containers
+from provision.parts.containers.resolve import resolve_containers
 from provision.parts.desired import Desired
 from provision.parts.locked import Locked, Versions
 

@@ -5,7 +5,7 @@ Pure. The spec is exactly the arguments of the module container_runtime; the ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -14,9 +14,9 @@ from provision.catalog import Catalog
 from provision.facts import Facts
 from provision.parts.apt import AptPart, PartPlan
 from provision.parts.check import ContainersExpect
-from provision.parts.containers.packages import old_keys_that_go, toolkit_entries
+from provision.parts.containers.desired import ContainersConfig, ContainersDecision, ContainersTarget
+from provision.parts.containers.packages import LEGACY_URIS, old_keys_that_go, toolkit_entries
 from provision.parts.containers.preconditions import has_docker_cdi
-from provision.parts.containers.resolve import LEGACY_URIS, ContainersConfig, ContainersDecision, ContainersTarget
 from provision.parts.decision import join_and
 from provision.parts.plan import Step
 
@@ -28,9 +28,9 @@ def plan_containers(
     config: ContainersConfig, facts: Facts, decision: ContainersDecision, source: dict[str, Any] | None
 ) -> PartPlan:
     """Return what has to change. source: the toolkit's repository as apt.query's SourceSpec."""
-    target, steps = decision.target, list[Step]()
+    target = decision.target
     if target is None:
-        return PartPlan({"runtimes": None}, None, steps)
+        return PartPlan({"runtimes": None}, None, [])
     apt = AptPart(
         install=sorted(f"{name}={version}" for name, version in target.packages.items()), remove=sorted(target.remove)
     )
@@ -47,9 +47,7 @@ def plan_containers(
     if config.hold:
         apt.unattended = list(UNATTENDED)
         apt.unattended_because = "unattended-upgrades must not update the container toolkit"
-    _packages(target, steps)
-    _hold(config, facts, target, apt, steps)
-    _runtimes(config, facts, target, steps)
+    steps = [*_packages(target), *_hold(config, facts, target, apt), *_runtimes(config, facts, target)]
     moves = bool(target.todo or target.packages or target.remove)
     return PartPlan({"runtimes": dict(target.spec) if moves else None}, apt, steps, _summary(target))
 
@@ -59,21 +57,18 @@ def _summary(target: ContainersTarget) -> str:
     return f"container toolkit {target.version}" + (f" for {join_and(names)}" if names else "")
 
 
-def _step(
-    steps: list[Step], name: str, title: str, because: str, details: Sequence[str] = (), line: Sequence[str] = ()
-) -> None:
-    """Add a step. line: its sign, what and value; see Step."""
+def _step(name: str, title: str, because: str, details: Sequence[str] = (), line: Sequence[str] = ()) -> Step:
+    """line: its sign, what and value; see Step."""
     shown = dict(zip(("sign", "what", "value"), line, strict=False))
     step = {"id": name, "part": "containers", "title": title, "because": because, "details": list(details), **shown}
-    steps.append(Step.model_validate(step))
+    return Step.model_validate(step)
 
 
-def _packages(target: ContainersTarget, steps: list[Step]) -> None:
+def _packages(target: ContainersTarget) -> Iterator[Step]:
     """Steps whose details are the packages that they bring; the one without details brings all others, dependencies too."""
     toolkit = [name for name in target.packages if name in target.names]
     if toolkit:
-        _step(
-            steps,
+        yield _step(
             "packages",
             f"install NVIDIA's container toolkit {target.version}",
             "container_toolkit_runtimes is not empty, and its packages belong together at one version",
@@ -82,8 +77,7 @@ def _packages(target: ContainersTarget, steps: list[Step]) -> None:
         )
     for runtime, package in (("docker", "docker.io"), ("podman", "podman")):
         if runtime in target.installs:
-            _step(
-                steps,
+            yield _step(
                 "packages",
                 f"install {package} {target.packages[package]}",
                 f"container_toolkit_install_{runtime} is true",
@@ -91,8 +85,7 @@ def _packages(target: ContainersTarget, steps: list[Step]) -> None:
                 ("+", "containers", f"{package} {target.packages[package]}"),
             )
     if target.remove:
-        _step(
-            steps,
+        yield _step(
             "packages",
             f"remove {join_and(list(target.remove))}",
             "the container toolkit replaced them (container_toolkit_remove_legacy)",
@@ -101,7 +94,7 @@ def _packages(target: ContainersTarget, steps: list[Step]) -> None:
         )
 
 
-def _hold(config: ContainersConfig, facts: Facts, target: ContainersTarget, apt: AptPart, steps: list[Step]) -> None:
+def _hold(config: ContainersConfig, facts: Facts, target: ContainersTarget, apt: AptPart) -> Iterator[Step]:
     rows = facts.packages
     here = [name for name in target.names if name in rows and rows[name].status[1] not in "nc"]
     if not config.hold:
@@ -109,7 +102,7 @@ def _hold(config: ContainersConfig, facts: Facts, target: ContainersTarget, apt:
         held = [name for name in here if rows[name].held]
         if held:
             why = "container_toolkit_hold is false"
-            _step(steps, "hold", f"release {len(held)} holds", why, held, ("-", "hold", "container toolkit"))
+            yield _step("hold", f"release {len(held)} holds", why, held, ("-", "hold", "container toolkit"))
         return
     apt.extra_hold = list(target.names)
     loose = [name for name in here if not rows[name].held]
@@ -117,14 +110,13 @@ def _hold(config: ContainersConfig, facts: Facts, target: ContainersTarget, apt:
     if loose or coming:
         title = "hold the toolkit's packages by their exact names" if coming else f"hold {len(loose)} packages"
         because = "an update must not move them apart, nor to a version that the runtimes cannot work with"
-        _step(steps, "hold", title, because, [] if coming else loose, ("~", "hold", "container toolkit"))
+        yield _step("hold", title, because, [] if coming else loose, ("~", "hold", "container toolkit"))
 
 
-def _runtimes(config: ContainersConfig, facts: Facts, target: ContainersTarget, steps: list[Step]) -> None:
+def _runtimes(config: ContainersConfig, facts: Facts, target: ContainersTarget) -> Iterator[Step]:
     if target.todo:
         names = join_and(list(target.runtimes)) or "rootless docker"
-        _step(
-            steps,
+        yield _step(
             "containers",
             f"give GPUs to containers of {names}",
             "only the necessary keys are changed, everything else stays",
@@ -135,8 +127,7 @@ def _runtimes(config: ContainersConfig, facts: Facts, target: ContainersTarget, 
     if target.restart:
         waits = bool(target.disturbed) and config.restart != "always" or config.restart == "never"
         details = [f"would end {title}" if waits else f"ends {title}" for title in target.disturbed]
-        _step(
-            steps,
+        yield _step(
             "restart",
             "restart docker" + (", left to you (exit code 6)" if waits else ""),
             target.restart,
@@ -144,8 +135,7 @@ def _runtimes(config: ContainersConfig, facts: Facts, target: ContainersTarget, 
             ("!", "restart", "; ".join(["docker" + ", left to you" * (config.restart == "never"), *details])),
         )
     elif target.keys and docker.pid:
-        _step(
-            steps,
+        yield _step(
             "restart",
             "have docker read its file again",
             "it takes this up without a restart; containers keep running",

@@ -7,8 +7,8 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_flags, daemon_json, docker_host
-from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
 from provision.catalog import Catalog
+from provision.catalog.models.frameworks import MinRuntime
 from provision.catalog.versions import key
 from provision.errors import Issue
 from provision.facts import DaemonFile, Facts
@@ -16,27 +16,13 @@ from provision.parts.containers.desired import ContainersConfig, ContainersDecis
 from provision.parts.decision import join_and
 
 LEAVE = "container_toolkit_runtimes: [] leaves containers on this host alone"
-# What dockerd takes up only when it starts.
-AT_START: tuple[str, ...] = containers_docker.AT_START
-GPUS: str = containers_docker.GPUS
 _KEY_OF = {"runtimes.nvidia": "runtimes", "runtimes.nvidia.path": "runtimes", "features.cdi": "features"}
-
-
-def inspect(facts: Facts) -> dict[str, Any]:
-    """The docker of a host as docker_host's functions take it."""
-    docker = facts.containers.docker
-    return {
-        "engine": docker.engine,
-        "snap": docker.snap,
-        "podman": docker.podman,
-        "desktop": docker.desktop,
-        "rootless": {row.user: {} for row in docker.rootless},
-    }
 
 
 def check_docker(config: ContainersConfig, facts: Facts, out: ContainersDecision) -> bool:
     """Judge which docker this is. Returns True where the archive's docker.io has to come; refusals are noted."""
-    found = inspect(facts)
+    docker = facts.containers.docker
+    found = dict(docker, rootless=[row.user for row in docker.rootless])
     for warning in docker_host.warnings(found):
         out.warn("containers.other_docker", warning, ["the daemon that is configured is another one than theirs"])
     refusal = docker_host.refusal(found)
@@ -57,8 +43,8 @@ def check_docker(config: ContainersConfig, facts: Facts, out: ContainersDecision
     return False
 
 
-def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
-    """Refuse a daemon.json that cannot be changed without losing something. True where it can."""
+def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> None:
+    """Refuse a daemon.json that cannot be changed without losing something."""
     if file.unreadable:
         out.block(
             "containers.daemon_json_unreadable",
@@ -66,7 +52,7 @@ def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
             [f"it is {whose}'s configuration and would be merged"],
             "run as root on the host: ansible_become: true",
         )
-        return False
+        return
     if file.error:
         error = file.error
         out.block(
@@ -78,19 +64,8 @@ def check_file(file: DaemonFile, whose: str, out: ContainersDecision) -> bool:
             ],
             error.hint or "correct it by hand",
         )
-        return False
     for warning in file.warnings:
         out.warn("containers.daemon_json", f"{file.path}: {warning}", ["it is kept as it is"])
-    return True
-
-
-def without_flags(config: dict[str, Any], facts: Facts) -> dict[str, Any]:
-    """What is desired of daemon.json, without what a flag of dockerd's sets already."""
-    docker = facts.containers.docker
-    rows = [daemon_flags.Flag(row.key, row.text, row.value, row.place) for row in docker.flags]
-    flags = daemon_flags.Flags(None, docker.file.path, rows)
-    left: dict[str, Any] = daemon_flags.ungranted(config, flags, docker.file.value)
-    return left
 
 
 def changes(config: dict[str, Any], file: DaemonFile) -> list[str]:
@@ -158,44 +133,40 @@ def needs_feature(
     Docker has it from 25.0 on, switched off until 28.3 (source: catalog, min_runtime_versions). It takes a restart, so
     "auto" sets it only where CDI is asked for, or where docker comes with this plan.
     """
-    if config.docker_cdi != "auto":
-        value = config.docker_cdi == "always"
-        row = _cdi_row(catalog)
-        if value and version and row and key(version) < key(str(row.docker)):
-            out.warn(
-                "containers.no_docker_cdi",
-                f"docker {version} has no CDI",
-                [f"it begins with {row.docker}"],
-                "docker run --gpus works without",
-            )
-        return value
     row = _cdi_row(catalog)
-    if not version or row is None or not (config.cdi == "always" or fresh):
-        return None
-    on_by_default = row.default_from is not None and key(version) >= key(row.default_from)
-    return True if key(version) >= key(str(row.docker)) and not on_by_default else None
+    if config.docker_cdi == "auto":
+        asked = config.cdi == "always" or fresh
+        return True if asked and version and _has_cdi(row, version) and not _is_cdi_default(row, version) else None
+    if config.docker_cdi == "always" and version and not _has_cdi(row, version):
+        out.warn(
+            "containers.no_docker_cdi",
+            f"docker {version} has no CDI",
+            [f"it begins with {row.docker}"],
+            "docker run --gpus works without",
+        )
+    return config.docker_cdi == "always"
 
 
 def has_docker_cdi(facts: Facts, catalog: Catalog) -> bool:
     """Whether the docker of a host takes --device nvidia.com/gpu=all, by its version and its file."""
     docker, row = facts.containers.docker, _cdi_row(catalog)
-    if not docker.version or row is None or key(docker.version) < key(str(row.docker)):
+    if not docker.version or not _has_cdi(row, docker.version):
         return False
     features = docker.file.value.get("features")
     asked = features.get("cdi") if isinstance(features, dict) else None
-    if isinstance(asked, bool):
-        return asked
-    return row.default_from is not None and key(docker.version) >= key(row.default_from)
+    return asked if isinstance(asked, bool) else _is_cdi_default(row, docker.version)
 
 
-def _cdi_row(catalog: Catalog) -> Any:
-    return next((row for row in catalog.container_toolkit.min_runtime_versions if row.feature == "docker CDI"), None)
+def _cdi_row(catalog: Catalog) -> MinRuntime:
+    return next(row for row in catalog.container_toolkit.min_runtime_versions if row.feature == "docker CDI")
 
 
-def differs(config: dict[str, Any], facts: Facts) -> list[str]:
-    """Keys of which the running daemon says something else than is asked for: it did not take its file up."""
-    info = facts.containers.docker.info
-    return list(containers_docker.differs(config, info.model_dump())) if info else []
+def _has_cdi(row: MinRuntime, version: str) -> bool:
+    return key(version) >= key(str(row.docker))
+
+
+def _is_cdi_default(row: MinRuntime, version: str) -> bool:
+    return row.default_from is not None and key(version) >= key(row.default_from)
 
 
 def own_file_is(facts: Facts, path: str, text: str) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import trusted_keys
-from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_json, docker_proxy
+from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_flags, daemon_json, docker_proxy
+from ansible_collections.gpu.provision.plugins.module_utils.containers import docker as containers_docker
 from ansible_collections.gpu.provision.plugins.module_utils.containers import files as containers_files
 from ansible_collections.gpu.provision.plugins.module_utils.containers import probe as containers_probe
 from provision.catalog import Catalog
@@ -23,26 +24,9 @@ from provision.inventory.proxy import HostProxy
 from provision.parts.candidates import Candidates
 from provision.parts.containers import packages
 from provision.parts.containers import preconditions as hosts
-from provision.parts.containers.desired import (
-    ARCHIVE,
-    RUNTIMES,
-    TOOLKIT,
-    ContainersConfig,
-    ContainersDecision,
-    ContainersTarget,
-)
-from provision.parts.containers.packages import LEGACY_URIS, PATTERNS
+from provision.parts.containers.desired import ARCHIVE, TOOLKIT, ContainersConfig, ContainersDecision, ContainersTarget
 from provision.parts.decision import Decision, join_and
 from provision.parts.driver.installed import library_version
-
-__all__ = [
-    "LEGACY_URIS",
-    "PATTERNS",
-    "ContainersDecision",
-    "ContainersTarget",
-    "ContainersConfig",
-    "resolve_containers",
-]
 
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
 _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+([~.+A-Za-z0-9]*)(-[0-9A-Za-z.+~]+)?")
@@ -100,7 +84,8 @@ class _Resolver:
         if out.blockers:
             return out
         bounds = packages.limits(self.facts, self.catalog, self._consumers(versions))
-        chosen = packages.choose(self.config, self.facts, self.catalog, self.candidates.get(TOOLKIT), bounds, out)
+        toolkit = packages.ToolkitChoice(self.config, self.facts, self.catalog, bounds, out)
+        chosen = toolkit.choose(self.candidates.get(TOOLKIT))
         if out.blockers:
             return out
         asks = [] if chosen else [TOOLKIT]
@@ -124,14 +109,6 @@ class _Resolver:
     def _check_values(self) -> None:
         """Refuse values that cannot be: nothing of them may reach a command."""
         config, out = self.config, self.out
-        odd = [name for name in config.runtimes if name not in RUNTIMES]
-        if odd:
-            out.block(
-                "containers.unknown_runtime",
-                f"{odd[0]!r} is no container runtime that this tool knows",
-                [f"it knows {join_and(list(RUNTIMES))}"],
-                f"container_toolkit_runtimes: [{RUNTIMES[0]}]",
-            )
         if config.version and not _VERSION.fullmatch(config.version):
             out.block(
                 "containers.version_invalid",
@@ -422,7 +399,7 @@ class _Resolver:
             "cgroup_driver": config.cgroup_driver,
             "users": list(config.docker_users),
         }
-        effective = hosts.without_flags(spec, self.facts)
+        effective = daemon_flags.ungranted(spec, docker.flags, docker.file.value)
         if spec["runtime"] and not effective["runtime"]:
             place = next(flag.place for flag in docker.flags if flag.key == "runtimes")
             self.out.reason("docker", "registered by a flag", f"{place} has --add-runtime; daemon.json is not changed")
@@ -430,15 +407,9 @@ class _Resolver:
         hosts.check_places(self.keys, docker.file, self.out)
         if not fresh:
             hosts.check_flags(self.keys, self.facts, self.out)
-        late = [name for name in self.keys if name.startswith(hosts.AT_START)]
-        untold = [] if fresh else hosts.differs(effective, self.facts)
-        marked = self.containers.pending.get("docker", [])
+        info = None if fresh else docker.info
+        untold = containers_docker.differs(effective, info.model_dump()) if info else []
         spec["proxy"], changes = self._docker_proxy()
-        late += [
-            name
-            for name in dict.fromkeys([*untold, *marked, *changes])
-            if name.startswith(hosts.AT_START) and name != hosts.GPUS and name not in late
-        ]
         if "docker" in self.containers.pending:
             self.todo.append("have docker load its changed configuration")
         if self.keys:
@@ -446,7 +417,9 @@ class _Resolver:
         elif untold:
             self.todo.append(f"docker does not have what is in {docker.file.path} ({', '.join(untold)})")
         if docker.pid and not fresh:
-            self.late = [*late, *self._waiting_gpus()]
+            changed = dict.fromkeys([*self.keys, *untold, *self.containers.pending.get("docker", []), *changes])
+            at_start = [name for name in changed if name.startswith(containers_docker.AT_START)]
+            self.late = [*(name for name in at_start if name != containers_docker.GPUS), *self._waiting_gpus()]
         missing = [user for user in config.docker_users if user not in (docker.group or ())]
         if missing:
             self.todo.append(f"put {join_and(missing)} into the group docker, which makes them as good as root")
@@ -484,9 +457,9 @@ class _Resolver:
         if row is not None and row.status[1] not in "nc" and not self.containers.docker.hook_is_newer:
             return []
         self.todo.append(
-            f"{hosts.GPUS} works only after a restart: docker {'is' if row else 'will be'} older than the toolkit"
+            f"{containers_docker.GPUS} works only after a restart: docker {'is' if row else 'will be'} older than the toolkit"
         )
-        return [hosts.GPUS]
+        return [containers_docker.GPUS]
 
     def _user_docker(self, user: str, docker: dict[str, Any] | None) -> None:
         file = next(row.file for row in self.containers.docker.rootless if row.user == user)
