@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 from queue import Queue
 
@@ -324,16 +325,20 @@ def tried(mutant: Mutant, tests: Sequence[str], tree: Path) -> tuple[str, str]:
         return "not run", ""
     path, listed = tree / mutant.file, tree / "mutant-tests.txt"
     listed.write_text("\n".join(tests))
-    data = path.read_bytes()
+    data, compiled = path.read_bytes(), Path(cache_from_source(path))
     path.write_bytes(data[: mutant.start] + mutant.text.encode() + data[mutant.end :])
+    # It may be of the same size and second; what else was compiled for the mutant before holds.
+    compiled.unlink(missing_ok=True)
     argv = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{listed}"]
-    env = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONPATH": str(tree)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         done = subprocess.run(argv, cwd=tree, env=env, capture_output=True, timeout=LIMIT, text=True, check=False)
     except subprocess.TimeoutExpired:
         return "caught", "the tests did not end"
     finally:
         path.write_bytes(data)
+        compiled.unlink(missing_ok=True)
     # 4: what every test needs could not be imported
     if done.returncode not in (0, 1, 2, 4) or (done.returncode == 4 and mutant.file not in done.stdout + done.stderr):
         raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")

@@ -229,14 +229,23 @@ def _known(trap: Trap) -> list[str]:
     return [piece.lower() for piece in pieces if len(piece) >= _LEAST]
 
 
+# re itself keeps fewer than the pages have: the next host's log would compile all of them again.
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.I)
+
+
 def _match(page: Page, text: _Text) -> Match | None:
     length, known, given = 0, 0, ""
-    for pattern in map(re.compile, page.texts, [re.I] * len(page.texts)):
-        nearest = text.with_any(needed(pattern.pattern))
+    for words in page.texts:
+        nearest = text.with_any(needed(words))
+        if not nearest:
+            continue
+        pattern = _compiled(words)
         hits = [
             (len(hit.group(0)), text.lines[number]) for number in nearest if (hit := pattern.search(text.lines[number]))
         ]
-        if not hits and nearest:
+        if not hits:
             for joined in text.messages(nearest):
                 whole = pattern.search(joined)
                 if whole:
