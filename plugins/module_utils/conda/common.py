@@ -7,8 +7,8 @@ What is there is read by condaread. Standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import fcntl
 import io
 import json
 import os
@@ -21,7 +21,7 @@ import sys
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
-from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, outputs, own_files, redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, outputs, own_files, own_state, redact
 
 SCHEMA = 1
 
@@ -169,54 +169,33 @@ class OtherRun(Exception):
     """Another run was at work in the same place, and has changed what we saw: look again."""
 
 
-class Lock(object):
-    """The lock of what is being made at a path: programs that we started for it hold it as long as they live.
+@contextlib.contextmanager
+def locked(marker, prefix):
+    """Hold the lock of what is being made at a path: programs that we started for it hold it as long as they live.
 
-    marker: file that is there while the work goes on. Waits for a run before us and raises OtherRun where that came to its
-    end, and CondaError where it goes on too long.
+    marker: file that is there while the work goes on. Gives its descriptor. Waits for a run before us and raises OtherRun
+    where that came to its end, and CondaError where it goes on too long.
     """
-
-    def __init__(self, marker, prefix):
-        self.marker, self.prefix, self.handle = marker, prefix, None
-
-    def __enter__(self):
-        try:
-            self.handle = os.open(self.marker, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
-            raise OtherRun() from None
-        try:
-            self._wait()
-        except BaseException:
-            os.close(self.handle)
-            raise
-        return self.handle
-
-    def _wait(self):
-        deadline = time.monotonic() + _LOCK_WAIT
-        while True:
-            try:
-                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
-                    raise
-            if time.monotonic() > deadline:
-                raise CondaError(
-                    "conda.busy",
-                    "another run still works at %s" % self.prefix,
-                    _working(self.prefix),
-                    "wait for it or end it, then run again to finish",
-                )
-            time.sleep(0.5)
-        try:
-            there = os.stat(self.marker, follow_symlinks=False).st_ino
-        except FileNotFoundError:
-            raise OtherRun() from None
-        if there != os.fstat(self.handle).st_ino:
+    try:
+        handle = os.open(marker, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise OtherRun() from None
+    there = None
+    try:
+        if not own_state.wait_for(handle, _LOCK_WAIT):
+            raise CondaError(
+                "conda.busy",
+                "another run still works at %s" % prefix,
+                _working(prefix),
+                "wait for it or end it, then run again to finish",
+            )
+        with contextlib.suppress(FileNotFoundError):
+            there = os.lstat(marker).st_ino
+        if there != os.fstat(handle).st_ino:
             raise OtherRun()
-
-    def __exit__(self, *_):
-        os.close(self.handle)
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _working(prefix):

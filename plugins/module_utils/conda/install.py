@@ -25,7 +25,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import run as 
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import (
     PROFILE,
     CondaError,
-    Lock,
     Owner,
     Work,
     read_text,
@@ -189,7 +188,7 @@ class _Install(Work):
             return
         self.must_be_writable(state)
         if what == "finish":
-            with Lock(self.marker, self.prefix) as lock:
+            with conda_common.locked(self.marker, self.prefix) as lock:
                 state = self.state()
                 if not state["missing"] and not state["leftovers"] and self.works():
                     # An installer that went on alone came to its end after we had died.
@@ -232,7 +231,7 @@ class _Install(Work):
     def begin(self, fetched, over):
         """Put our marker into the prefix, and install under it."""
         self.put_marker(self.marker_text(fetched, over))
-        with Lock(self.marker, self.prefix) as lock:
+        with conda_common.locked(self.marker, self.prefix) as lock:
             self.install(fetched, over, lock)
 
     def finish(self, state, lock):

@@ -23,13 +23,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import errors 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import marker as conda_marker
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from ansible_collections.gpu.provision.plugins.module_utils.conda import run as conda_run
-from ansible_collections.gpu.provision.plugins.module_utils.conda.common import (
-    CondaError,
-    Lock,
-    Work,
-    read_text,
-    write_text,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError, Work, read_text, write_text
 from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files, redact, scratch
 
 EXPORTS = "/var/backups/gpu-provision/conda"
@@ -197,7 +191,7 @@ class _Environment(Work):
 
     def create(self):
         self.mark(aside=None, moved=False)
-        with Lock(self.marker, self.path) as self.lock:
+        with conda_common.locked(self.marker, self.path) as self.lock:
             self.make()
             self.as_owner(os.unlink, self.marker)
 
@@ -205,7 +199,7 @@ class _Environment(Work):
         state = self.state()
         self.save(state)
         self.mark(aside=self.aside, moved=False)
-        with Lock(self.marker, self.path) as self.lock:
+        with conda_common.locked(self.marker, self.path) as self.lock:
             self.replace()
 
     def replace(self):
@@ -222,7 +216,7 @@ class _Environment(Work):
 
     def finish(self):
         """Take up what a run before left: it is begun anew, unless all was done but the tidying up."""
-        with Lock(self.marker, self.path) as self.lock:
+        with conda_common.locked(self.marker, self.path) as self.lock:
             note = self.note()
             aside = note.get("aside")
             moved = bool(aside) and (note.get("moved") or os.path.lexists(self.aside))
