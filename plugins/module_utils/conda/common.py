@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import io
 import json
 import os
@@ -21,7 +22,14 @@ import sys
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
-from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, outputs, own_files, own_state, redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib import (
+    host_tree,
+    outputs,
+    own_files,
+    own_state,
+    redact,
+    run_as,
+)
 
 SCHEMA = 1
 
@@ -246,9 +254,12 @@ def environment(owner, extra=None):
 def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
     """Run a program as a user without a terminal and wait: returns Result.
 
+    One of a prefix, by its path, is run as root only where no other user may write to it: raises CondaError.
     timeout: seconds, then the whole session is ended and timed_out is set; extra: environment on top of ours; inherit:
     file descriptors to pass on (a lock stays held while the program lives, even when we die).
     """
+    if os.path.isabs(argv[0]):
+        refuse_foreign(argv[0], owner)
     process = subprocess.Popen(  # noqa: PLW1509 - one thread
         argv,
         env=environment(owner, extra),
@@ -272,6 +283,24 @@ def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
             os.killpg(process.pid, signal.SIGKILL)
             out = output.wait()[0]
     return Result(process.returncode, redact.text(out.decode("utf-8", "replace")), timed_out)
+
+
+def refuse_foreign(program, owner):
+    """Raise CondaError where root would run a program that another user may write to, or what it imports."""
+    if owner.uid != 0 or os.geteuid() != 0:
+        return
+    prefix = os.path.dirname(os.path.dirname(program))
+    packages = glob.glob(prefix + "/lib/python3*/site-packages")
+    found = run_as.strangers(program, prefix + "/bin/python", *packages, *(folder + "/conda" for folder in packages))
+    if found:
+        who = ", ".join("everybody" if uid == run_as.EVERYBODY else "uid %d" % uid for uid in sorted(found))
+        raise CondaError(
+            "conda.foreign_prefix",
+            "%s is not run as root: %s may write to it" % (program, who),
+            ["whoever can write to a prefix controls its conda"],
+            "name its owner with miniconda_owner, or give it to root: chown -R root: %s && chmod -R o-w %s"
+            % (prefix, prefix),
+        )
 
 
 # --- files

@@ -21,7 +21,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import common 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import condarc
 from ansible_collections.gpu.provision.plugins.module_utils.conda import fetch as conda_fetch
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
-from ansible_collections.gpu.provision.plugins.module_utils.conda import run as conda_run
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import (
     PROFILE,
     CondaError,
@@ -315,7 +314,7 @@ class _Install(Work):
         """Run the installer in the prefix under our marker; over: onto what is there (-u), else from nothing."""
         installer = self.params["installer"]
         if over:
-            conda_run.refuse_foreign(self.prefix + "/bin/conda", self.owner)
+            conda_common.refuse_foreign(self.prefix + "/bin/conda", self.owner)
         # -f: the folder is there, with our marker in it.
         argv = ["bash", fetched["path"], "-b", "-u" if over else "-f", "-p", self.prefix]
         result = conda_common.run(argv, self.owner, self.umask, self.params.get("timeout") or 3600, inherit=(lock,))
@@ -332,7 +331,7 @@ class _Install(Work):
     def works(self):
         """True when the conda of the prefix answers."""
         try:
-            result = conda_run.run([self.prefix + "/bin/conda", "--version"], self.owner, self.umask, 120)
+            result = conda_common.run([self.prefix + "/bin/conda", "--version"], self.owner, self.umask, 120)
         except OSError:
             # no interpreter, or a file system without programs
             return False
@@ -389,7 +388,7 @@ class _Install(Work):
             said = "accepted the terms of %s, as miniconda_accept_tos says" % redact.text(channel)
             if not self.check:
                 words = ["tos", "accept", "--system", "--override-channels", "--channel", channel]
-                result = conda_run.run([self.prefix + "/bin/conda", *words], self.owner, self.umask, 300)
+                result = conda_common.run([self.prefix + "/bin/conda", *words], self.owner, self.umask, 300)
                 if result.rc == 2 and "invalid choice" in result.text:
                     self.warnings.append("this conda has no terms plugin: it asks for no acceptance")
                     return
@@ -437,7 +436,7 @@ class _Install(Work):
         self.done.append("initialised %s for %s" % (shell, name))
         if self.check:
             return
-        result = conda_run.run([self.prefix + "/bin/conda", "init", shell], user, 0o022, 120)
+        result = conda_common.run([self.prefix + "/bin/conda", "init", shell], user, 0o022, 120)
         after = conda_common.as_owner(user, 0o022, read_text, path)
         if result.rc != 0 or conda_read.init_block(after or "") != self.prefix:
             raise CondaError(

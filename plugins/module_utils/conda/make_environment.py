@@ -22,7 +22,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import environ
 from ansible_collections.gpu.provision.plugins.module_utils.conda import errors as conda_errors
 from ansible_collections.gpu.provision.plugins.module_utils.conda import marker as conda_marker
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
-from ansible_collections.gpu.provision.plugins.module_utils.conda import run as conda_run
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError, Work, read_text, write_text
 from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files, redact, scratch
 
@@ -309,7 +308,7 @@ class _Environment(Work):
 
     def call(self, argv, extra, who, sources):
         try:
-            result = conda_run.run(
+            result = conda_common.run(
                 argv, self.owner, self.umask, self.params.get("timeout") or 7200, extra, inherit=(self.lock,)
             )
         except OSError as error:
@@ -352,7 +351,7 @@ class _Environment(Work):
             ("environment.yml", [self.conda, "env", "export", "--prefix", self.path]),
             ("explicit.txt", [self.conda, "list", "--prefix", self.path, "--explicit"]),
         ):
-            result = conda_run.run(argv, self.owner, self.umask, 600)
+            result = conda_common.run(argv, self.owner, self.umask, 600)
             if result.rc != 0:
                 raise CondaError(
                     "conda.export",
