@@ -132,7 +132,7 @@ def plain_http(urls):
 
 def with_channels(text, channels):
     """An environment.yml that says from where: channels are put in where it names none, and no default ones with them."""
-    if not channels or condarc.value(text, "channels", "the environment file") is not None:
+    if not channels or "channels" in conda_read.condarc(text):
         return text
     return condarc.merge(text, {"channels": [*channels, "nodefaults"]}, "the environment file")
 
