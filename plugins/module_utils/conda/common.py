@@ -178,6 +178,15 @@ class OtherRun(Exception):
 
 
 @contextlib.contextmanager
+def writing():
+    """Context for a file that no lock keeps other runs from writing: one that comes or goes meanwhile is such a run's."""
+    try:
+        yield
+    except (FileExistsError, FileNotFoundError):
+        raise OtherRun() from None
+
+
+@contextlib.contextmanager
 def locked(marker, prefix):
     """Hold the lock of what is being made at a path: programs that we started for it hold it as long as they live.
 
@@ -378,16 +387,18 @@ class Work(object):
     def as_owner(self, function, *args):
         return as_owner(self.owner, self.umask, function, *args)
 
+    def write(self, path, text):
+        with writing():
+            self.as_owner(write_text, path, text)
+
     def note(self):
         """What the marker says, or nothing."""
         return conda_read.read_note(self.marker)
 
     def put_marker(self, text):
         """Begin, unless another run was faster."""
-        try:
+        with writing():
             self.as_owner(create_text, self.marker, text)
-        except FileExistsError:
-            raise OtherRun() from None
 
     def show(self, path, before, after):
         """Note a change for --diff."""

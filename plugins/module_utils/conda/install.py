@@ -360,7 +360,7 @@ class _Install(Work):
         self.as_owner(os.unlink, self.marker)
 
     def write_record(self, record):
-        self.as_owner(write_text, self.prefix + "/" + conda_read.RECORD, json.dumps(record, indent=1) + "\n")
+        self.write(self.prefix + "/" + conda_read.RECORD, json.dumps(record, indent=1) + "\n")
 
     # --- around it
 
@@ -376,7 +376,7 @@ class _Install(Work):
         self.done.append("set %s in %s" % (", ".join(sorted(wanted)), path))
         self.file_diff(path, before, after)
         if not self.check:
-            self.as_owner(write_text, path, after)
+            self.write(path, after)
 
     def terms(self):
         """Accept terms that are not accepted yet, and note them: the next plan needs no conda to know."""
@@ -416,7 +416,8 @@ class _Install(Work):
         self.done.append("wrote " + PROFILE)
         self.file_diff(PROFILE, before, text)
         if not self.check:
-            write_text(PROFILE, text)
+            with conda_common.writing():
+                write_text(PROFILE, text)
             os.chmod(PROFILE, 0o644)
 
     def shell_init(self, name):

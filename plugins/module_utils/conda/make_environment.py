@@ -372,7 +372,7 @@ class _Environment(Work):
             self.show(path, before or "", text)
             if not self.check:
                 self.as_owner(os.makedirs, os.path.dirname(path), 0o777, True)
-                self.as_owner(write_text, path, text)
+                self.write(path, text)
 
     def lib64(self):
         link = self.path + "/lib64"
