@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
+from provision.catalog.builds import of_toolkit
 from provision.catalog.versions import key, minor, same
-from provision.errors import UsageError
 from provision.parts.conda.desired import EnvironmentConfig
 from provision.parts.conda.file import CondaFile, read_file
-from provision.parts.conda.frameworks import NONE, Frameworks, said
+from provision.parts.conda.frameworks import NONE, Frameworks
 from provision.parts.conda.view import Recipe
 from provision.parts.decision import Refused
 
@@ -108,10 +108,7 @@ class EnvironmentJudge(Frameworks):
 
     def _toolkit(self) -> None:
         text, conda = self.env.cuda, self.catalog.conda.cuda
-        try:
-            found = self.catalog.cuda(text)
-        except UsageError as error:
-            self.refuse("conda.cuda_unknown", f"there is no CUDA {text} in the catalog", said(error))
+        found = self.known(self.catalog.cuda, "conda.cuda_unknown", "CUDA", text)
         if text.isdigit():
             fit = [
                 m
@@ -128,9 +125,7 @@ class EnvironmentJudge(Frameworks):
                 f"conda-forge is not known to have CUDA {cuda}",
                 [f"the newest that the catalog knows there is {conda.version_pin.newest}"],
             )
-        refusal = self.toolkit_refusal(cuda)
-        if refusal:
-            self.refuse(refusal[0], f"CUDA {cuda} does not run here", [refusal[1]])
+        self.must_run(of_toolkit(self.catalog, cuda), f"CUDA {cuda}", f"CUDA {cuda}")
         self._cudas.append(cuda)
         exact = text if text.count(".") == 2 else cuda
         if key(cuda) <= key(conda.legacy.last):

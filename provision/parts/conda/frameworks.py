@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from provision.catalog import UNSURE, Catalog, TorchRelease
 from provision.catalog.builds import (
@@ -25,6 +25,7 @@ from provision.parts.conda.desired import CondaConfig, EnvironmentConfig
 from provision.parts.conda.view import HostView, Recipe
 from provision.parts.decision import BaseDecision
 
+T = TypeVar("T")
 NONE = ("none", "cpu")
 # MKL 2024.1 took a symbol away that the channel's builds need (source: pytorch/pytorch#123097).
 _MKL = "mkl<2024.1"
@@ -68,6 +69,15 @@ class Frameworks(BaseDecision):
     def chose(self, value: str, because: str) -> None:
         self.reason(f"environment {self.env.name}", value, because)
 
+    def known(self, find: Callable[[str], T], code: str, title: str, text: str) -> T:
+        """What the catalog has of a version; refused where it has none."""
+        try:
+            return find(text)
+        except UsageError as error:
+            issue = error.issue
+            because = [*issue.because, *filter(None, [issue.hint])]
+            self.refuse(code, f"there is no {title} {text} in the catalog", because)
+
     # --- PyTorch -----------------------------------------------------------------------------------------------
 
     def torch(self) -> None:
@@ -75,10 +85,7 @@ class Frameworks(BaseDecision):
         if match is None:
             self.refuse("conda.torch_unknown", f"'{self.env.torch}' is not a version of PyTorch", ['written "2.6.0"'])
         text, local = match[1], match[2]
-        try:
-            release = self.catalog.torch(text)
-        except UsageError as error:
-            self.refuse("conda.torch_unknown", f"there is no PyTorch {text} in the catalog", said(error))
+        release = self.known(self.catalog.torch, "conda.torch_unknown", "PyTorch", text)
         version = text if text.count(".") == 2 else release.version
         tag = self._asked_tag(local)
         channel = self.env.torch_from == "pytorch"
@@ -217,10 +224,7 @@ class Frameworks(BaseDecision):
 
     def tensorflow(self) -> None:
         text = self.env.tensorflow
-        try:
-            release = self.catalog.tensorflow(text)
-        except UsageError as error:
-            self.refuse("conda.tensorflow_unknown", f"there is no TensorFlow {text} in the catalog", said(error))
+        release = self.known(self.catalog.tensorflow, "conda.tensorflow_unknown", "TensorFlow", text)
         pin = tensorflow_pin(self.catalog, text, release.version)
         self._pythons.append((f"TensorFlow {release.version}", pythons(*release.python)))
         if self.env.cuda in NONE:
@@ -319,39 +323,30 @@ class Frameworks(BaseDecision):
                 [],
                 f'jax: "{known[-1]}" has one',
             )
-        refusal = (
-            self._refusal(of_jax(self.catalog, codes), f"JAX {env.jax}")
-            if codes
-            else self.toolkit_refusal(f"{asked}.0")
-        )
-        if refusal:
-            self.refuse(refusal[0], f"JAX for CUDA {asked} does not run here", [refusal[1]])
+        title = f"JAX {env.jax}" if codes else f"CUDA {asked}.0"
+        build = of_jax(self.catalog, codes) if codes else of_toolkit(self.catalog, f"{asked}.0")
+        self.must_run(build, title, f"JAX for CUDA {asked}")
         self._cudas.append(asked)
         self._pip.append(f"jax[cuda{asked}]{pin}")
         self.chose(f"JAX {env.jax} for CUDA {asked}", f"its wheels bring their CUDA (cuda{asked})")
 
-    def toolkit_refusal(self, cuda: str) -> tuple[str, str] | None:
-        """Why programs of a CUDA do not run on this host, as (code, sentence); None when they do."""
-        return self._refusal(of_toolkit(self.catalog, cuda), f"CUDA {cuda}")
-
-    def _refusal(self, build: Build, title: str) -> tuple[str, str] | None:
+    def must_run(self, build: Build, title: str, what: str) -> None:
+        """Refuse programs of a build that do not run on this host."""
         # PTX is enough here: what an environment is for is not known.
         why = build.why_not(self.known_gpus, Driver(self.host.driver or ""))
         if why is None:
-            return None
+            return
+        code = "conda.no_code_for_gpu" if why.gpu else "conda.driver_too_old"
+        reason = f"needs driver {why.least} or newer; this host has {self.host.driver}"
         if why.gpu:
-            return "conda.no_code_for_gpu", f"{title} has no code for {why.gpu.name} ({why.gpu.cc})"
-        return "conda.driver_too_old", f"{title} needs driver {why.least} or newer; this host has {self.host.driver}"
+            reason = f"has no code for {why.gpu.name} ({why.gpu.cc})"
+        self.refuse(code, f"{what} does not run here", [f"{title} {reason}"])
 
 
 def _of_tag(tag: str) -> str:
     """CUDA of a tag: cu124 -> 12.4."""
     match = re.fullmatch(r"cu([0-9]+)([0-9])", tag)
     return f"{match[1]}.{match[2]}" if match else tag
-
-
-def said(error: UsageError) -> list[str]:
-    return [*error.issue.because, *([error.issue.hint] if error.issue.hint else [])]
 
 
 def _doubt(codes: CodeList | None) -> list[str]:
