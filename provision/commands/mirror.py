@@ -203,14 +203,11 @@ def _conda_needs(fleet: Fleet, lock: Lock, seen: Mapping[str, Any], catalog: Cat
         need = CondaNeed(group.arch, alias=config.channel_alias)
         for locked in group.conda.values():
             version = config.version or locked.version
-            chosen = choose_installer(
+            installer, url = choose_installer(
                 replace(config, distribution=locked.distribution, version=version, installer_file=""),
                 catalog,
                 _MACHINES.get(group.arch, group.arch),
             )
-            if isinstance(chosen, Issue):
-                raise UsageError(chosen.code, chosen.message, because=chosen.because, hint=chosen.hint)
-            installer, url = chosen
             if not installer.sha256:
                 raise UsageError(
                     "mirror.unpinned",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
@@ -27,7 +28,7 @@ from provision.parts.conda.prefix import PrefixJudge, PrefixTarget, needs_terms,
 from provision.parts.conda.state import differences, made_by_us
 from provision.parts.conda.suggest import HAS_WAY_OUT, nearest
 from provision.parts.conda.view import HostView, Recipe
-from provision.parts.decision import BaseDecision, Decision
+from provision.parts.decision import BaseDecision, Decision, Refused
 from provision.parts.driver.installed import is_passthrough, library_version
 
 # Installers refuse it, and nobody wants it emptied (constructor's header; the rest is common sense).
@@ -110,9 +111,8 @@ class _Resolver:
             found = by_path.get(path)
             machine, managed = self.host.machine, path not in self._others()
             judge = PrefixJudge(self.config, path, owner, found, self.catalog, machine, self.facts, self.out, managed)
-            target = judge.decide()
-            if target is not None:
-                self.out.prefixes.append(target)
+            with suppress(Refused):
+                self.out.prefixes.append(judge.decide())
         for env in self.config.environments:
             self._environment(env, by_path)
         # Two users' installations are decided for the same reason: it is reported once.
