@@ -8,8 +8,7 @@ from provision.documents import EnvsDocument, EnvsHost, EnvsRow
 from provision.errors import ProvisionError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.inventory import Host
-from provision.layers.conda import frameworks
-from provision.parts.conda.state import made_by_us
+from provision.parts.conda.state import frameworks, made_by_us
 from provision.planning import read_facts
 from provision.remote import Session
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from provision.catalog.versions import same
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.lib.findings import Check
 from provision.parts.check import EnvironmentExpect, Expect, check, failed, passed, skipped, warned
-from provision.parts.conda.state import framework
+from provision.parts.conda.state import framework, frameworks
 
 _GPU_NAME = re.compile(r"cuda|gpu|(^|[^a-z])cu[0-9]{2,3}", re.I)
 _DEFAULTS = re.compile(r"^(defaults|main|r|pkgs/(main|r))$|//repo\.anaconda\.com/pkgs/(main|r)/?$")
@@ -79,16 +80,11 @@ def _differs(item: EnvironmentExpect, env: CondaEnvironment) -> list[str]:
             problems.append(f"{name} is missing")
             continue
         (have, _, local), (asked, _, wanted) = there.partition("+"), version.partition("+")
-        if not _begins(have, asked.replace(".*", "")) or (local and wanted and local != wanted):
+        if not same(asked, have) or (local and wanted and local != wanted):
             problems.append(f"{name} is {there}, {version} is asked for")
     if item.lib64 and not env.lib64:
         problems.append("lib64 is missing")
     return problems
-
-
-def _begins(version: str, asked: str) -> bool:
-    parts = asked.split(".")
-    return version.split(".")[: len(parts)] == parts
 
 
 @check("conda.cpu_build")
@@ -196,7 +192,7 @@ def _of_prefix(prefix: CondaPrefix) -> str:
 def _of(env: CondaEnvironment) -> str:
     """An environment in a line: /opt/miniconda3/envs/x: python 3.11.9, torch 2.6.0+cu124, CUDA 12.4."""
     parts = [f"python {env.python}"] if env.python else []
-    parts += [f"{name} {v}" for name in ("torch", "tensorflow", "jax") for v in [framework(env, name)] if v]
+    parts += [f"{name} {version}" for name, version in frameworks(env).items()]
     parts += [f"CUDA {env.cuda}"] if env.cuda else []
     return f"{env.path}: {', '.join(parts) or env.state}"
 
