@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.conda.environment import cuda_of_tag
 from provision.catalog import UNSURE, Catalog, TorchRelease
 from provision.catalog.builds import (
     Build,
@@ -121,7 +123,7 @@ class Frameworks(BaseDecision):
             self.refuse(
                 "conda.contradiction",
                 f"torch {self.env.torch} and cuda {cuda} contradict each other",
-                [f"+{local} is the build for CUDA {_of_tag(local)}"],
+                [f"+{local} is the build for CUDA {cuda_of_tag(local) or local}"],
                 "leave cuda out, or remove it from the version of torch",
             )
         return local or asked
@@ -134,7 +136,7 @@ class Frameworks(BaseDecision):
         fit = [tag for tag in available if asked is None or tag == asked or (not exact and tag[2:-1] == self.env.cuda)]
         if not fit:
             have = ", ".join(f"{tags[tag].cuda} ({tag})" for tag in available)
-            asked_cuda = _of_tag(asked or "") if exact else self.env.cuda
+            asked_cuda = (cuda_of_tag(asked or "") or asked) if exact else self.env.cuda
             self.refuse(
                 "conda.torch_not_built",
                 f"there is no build of PyTorch {version} {f'for CUDA {asked_cuda}' if asked and available else 'with CUDA'}"
@@ -147,7 +149,7 @@ class Frameworks(BaseDecision):
             found = [refusal for refusal in refusals.values() if refusal]
             # The GPU is the harder fact: a driver can be changed.
             code = next((c for c, _ in found if c == "conda.no_code_for_gpu"), found[0][0])
-            cuda = f" for CUDA {_of_tag(fit[0])}" if len(fit) == 1 else ""
+            cuda = f" for CUDA {tags[fit[0]].cuda}" if len(fit) == 1 else ""
             ending = {"conda.no_code_for_gpu": "does not run on every GPU of this host"}.get(
                 code, f"does not run on driver {self.host.driver}"
             )
@@ -341,12 +343,6 @@ class Frameworks(BaseDecision):
         if why.gpu:
             reason = f"has no code for {why.gpu.name} ({why.gpu.cc})"
         self.refuse(code, f"{what} does not run here", [f"{title} {reason}"])
-
-
-def _of_tag(tag: str) -> str:
-    """CUDA of a tag: cu124 -> 12.4."""
-    match = re.fullmatch(r"cu([0-9]+)([0-9])", tag)
-    return f"{match[1]}.{match[2]}" if match else tag
 
 
 def _doubt(codes: CodeList | None) -> list[str]:
