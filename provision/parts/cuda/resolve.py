@@ -33,6 +33,7 @@ from provision.parts.cuda.packages import (
     installed_release,
     installed_toolkits,
     is_there,
+    of_kind,
     only_theirs,
     parts_of,
     release_set,
@@ -219,7 +220,6 @@ class CudaResolver:
                 "cuda.release_not_offered",
                 f"{self.repository} does not have CUDA {wanted.release}",
                 [*available.errors[:3], f"of {wanted.minor} it has {', '.join(there)}"],
-                "",
             )
             return None
         release, because = wanted.release or there[0], f"the newest release of {wanted.minor} in {self.repository}"
@@ -399,13 +399,7 @@ class CudaResolver:
 
     def _distribution(self, libraries: dict[str, str]) -> set[str]:
         rows = self.facts.packages
-        found = sorted(
-            name
-            for name in rows
-            if is_there(rows, name)
-            and (package := cuda_names.parse(name, rows[name].version))
-            and package.kind == "distribution"
-        )
+        found = of_kind(rows, "distribution")
         replaced = [name for name in found if name in libraries]
         rest = [name for name in found if name not in libraries]
         if replaced:
