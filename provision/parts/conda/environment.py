@@ -76,8 +76,7 @@ class EnvironmentJudge(Frameworks):
             self.block(
                 "conda.cuda_invalid",
                 f"'{env.cuda}' is not a version of CUDA",
-                [],
-                'written cuda: "12.4", or cuda: none',
+                hint='written cuda: "12.4", or cuda: none',
             )
         for key_, items, is_one in (
             ("packages", env.packages, _SPEC.fullmatch),
@@ -140,7 +139,7 @@ class EnvironmentJudge(Frameworks):
         if not text:
             return
         if not re.fullmatch(r"[0-9]+(\.[0-9]+){0,3}", text):
-            self.refuse("conda.cudnn_invalid", f"'{text}' is not a version of cuDNN", [], 'written cudnn: "9"')
+            self.refuse("conda.cudnn_invalid", f"'{text}' is not a version of cuDNN", hint='written cudnn: "9"')
         elif self._frameworks:
             brought = sorted({version for _, version in self._cudnns.values()})
             if brought and all(same(text, version) for version in brought):
@@ -167,8 +166,7 @@ class EnvironmentJudge(Frameworks):
                 self.refuse(
                     "conda.cudnn_other_cuda",
                     f"there is no cuDNN {text} for CUDA {self._cudas[0]} on these GPUs",
-                    [],
-                    f"leave cudnn out, or take {self._other_cudnn()}",
+                    hint=f"leave cudnn out, or take {self._other_cudnn()}",
                 )
             self._conda.insert(0, f"cudnn={text}")
 
@@ -250,8 +248,7 @@ class EnvironmentJudge(Frameworks):
             self.warn(
                 "conda.no_gpu",
                 "it is made for CUDA, and this host has no GPU for it",
-                [],
-                "cuda: none asks for builds without",
+                hint="cuda: none asks for builds without",
             )
         override = (host.max_cuda or self._cudas[0]) if gpu and conda and not host.solves_by_itself else ""
         if override:
@@ -301,8 +298,7 @@ class EnvironmentJudge(Frameworks):
             self.refuse(
                 "conda.file_and_keys",
                 f"file describes the whole environment, {others[0]} would have no effect",
-                [],
-                f"take {', '.join(others)} out, or file",
+                hint=f"take {', '.join(others)} out, or file",
             )
         if env.content is None:
             self.refuse(
@@ -339,7 +335,7 @@ class EnvironmentJudge(Frameworks):
         """Judge what the file names as the same were written in keys."""
         if found.cpu and self.host.gpus:
             self.warn(
-                "conda.cpu_build", f"{self.env.file} asks for a build without CUDA", [], "the GPUs will not be used"
+                "conda.cpu_build", f"{self.env.file} asks for a build without CUDA", hint="the GPUs will not be used"
             )
         if not (found.torch or found.tensorflow):
             return

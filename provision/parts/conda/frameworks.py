@@ -104,8 +104,7 @@ class Frameworks(BaseDecision):
             self.refuse(
                 "conda.no_build_for_machine",
                 f"the channel pytorch has no builds with CUDA for {self.host.machine}",
-                [],
-                "leave torch_from out: wheels may have it",
+                hint="leave torch_from out: wheels may have it",
             )
         if tag != "cpu":
             tag = self._torch_tag(release, version, tag)
@@ -284,7 +283,7 @@ class Frameworks(BaseDecision):
     def jax(self) -> None:
         env = self.env
         if not re.fullmatch(r"[0-9]+(\.[0-9]+){1,2}", env.jax):
-            self.refuse("conda.jax_unknown", f"'{env.jax}' is not a version of JAX", [], 'written jax: "0.4.35"')
+            self.refuse("conda.jax_unknown", f"'{env.jax}' is not a version of JAX", hint='written jax: "0.4.35"')
         pin = f"=={env.jax}" if env.jax.count(".") == 2 else f"=={env.jax}.*"
         self._frameworks["jax"] = env.jax
         release = None
@@ -322,8 +321,7 @@ class Frameworks(BaseDecision):
             self.refuse(
                 "conda.no_build_for_machine",
                 f"JAX {release.version} has no build with CUDA for {self.host.machine}",
-                [],
-                f'jax: "{known[-1]}" has one',
+                hint=f'jax: "{known[-1]}" has one',
             )
         title = f"JAX {env.jax}" if codes else f"CUDA {asked}.0"
         build = of_jax(self.catalog, codes) if codes else of_toolkit(self.catalog, f"{asked}.0")

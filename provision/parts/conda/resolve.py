@@ -135,11 +135,11 @@ class _Resolver:
         ):
             if not _USER.fullmatch(user):
                 self.out.block(
-                    "conda.user_invalid", f"{user!r} is no name of a user", [], "write it as /etc/passwd has it"
+                    "conda.user_invalid", f"{user!r} is no name of a user", hint="write it as /etc/passwd has it"
                 )
         if config.group and not _USER.fullmatch(config.group):
             self.out.block(
-                "conda.user_invalid", f"{config.group!r} is no name of a group", [], "write it as /etc/group has it"
+                "conda.user_invalid", f"{config.group!r} is no name of a group", hint="write it as /etc/group has it"
             )
         for variable, url in (
             ("miniconda_installer_url", config.installer_url),
@@ -163,8 +163,7 @@ class _Resolver:
                 self.out.block(
                     "conda.name_invalid",
                     f"environment {env.name}: conda's own is called so",
-                    [],
-                    "take another name; the base is left to conda itself",
+                    hint="take another name; the base is left to conda itself",
                 )
             elif env.name.lower() in ("true", "false"):
                 self.out.block(
@@ -186,8 +185,7 @@ class _Resolver:
                 self.out.block(
                     "conda.name_twice",
                     f"environment {name} is asked for {count} times in {prefix}",
-                    [],
-                    "every environment of an installation has a name of its own",
+                    hint="every environment of an installation has a name of its own",
                 )
         if self.out.blockers:
             return
@@ -269,7 +267,7 @@ class _Resolver:
             )
         elif re.search(r"[^\w./+~@-]", path):
             self.out.block(
-                "conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", [], other
+                "conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", hint=other
             )
         elif _SYSTEM_FOLDER.fullmatch(path) or path in self.facts.conda.homes.values() or path.startswith(_NOT_A_DISK):
             self.out.block(
