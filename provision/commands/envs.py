@@ -96,8 +96,8 @@ def _of_environment(env: CondaEnvironment, sizes: dict[str, Any]) -> EnvsRow:
         frameworks=frameworks(env),
         builds=dict(env.builds),
         cuda=env.cuda,
-        cudnn=_cudnn(env),
-        nccl=_nccl(env),
+        cudnn=_library(env, "cudnn"),
+        nccl=_library(env, "nccl"),
         made_by_us=made_by_us(env),
         notes=notes,
         size_bytes=_size(env.path, sizes, "total"),
@@ -110,14 +110,6 @@ def _library(env: CondaEnvironment, name: str) -> str | None:
         return env.packages[name].version
     wheels = [version for pip, version in sorted(env.pip.items()) if pip.startswith(f"nvidia-{name}-cu")]
     return wheels[-1] if wheels else None
-
-
-def _cudnn(env: CondaEnvironment) -> str | None:
-    return _library(env, "cudnn")
-
-
-def _nccl(env: CondaEnvironment) -> str | None:
-    return _library(env, "nccl")
 
 
 def _size(path: str, sizes: dict[str, Any], which: str) -> int | None:
