@@ -15,7 +15,6 @@ import json
 import os
 import pwd
 import re
-import signal
 import stat
 import subprocess
 import sys
@@ -141,36 +140,28 @@ def as_owner(owner, umask, function, *args):
     child = os.fork()
     if child == 0:
         os.close(read)
-        code = 1
         try:
             owner.become(umask)
             os.chdir("/")
-            answer = {"value": function(*args)}
-            code = 0
+            answer = "value", function(*args)
         except CondaError as error:
-            answer = {"conda": [error.code, error.message, error.because, error.hint]}
+            answer = "conda", [error.code, error.message, error.because, error.hint]
         except OSError as error:
-            answer = {"os": [error.errno, error.strerror, error.filename]}
+            answer = "os", [error.errno, error.strerror, error.filename]
         except Exception as error:
             # the parent must hear of it; it raises
-            answer = {"other": "%s: %s" % (type(error).__name__, error)}
+            answer = "other", ["%s: %s" % (type(error).__name__, error)]
         with os.fdopen(write, "w") as pipe:
             json.dump(answer, pipe)
-        os._exit(code)
+        os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
         text = pipe.read()
     os.waitpid(child, 0)
-    answer = json.loads(text) if text else {"other": "the child process died"}
-    if "conda" in answer:
-        code, message, because, hint = answer["conda"]
-        raise CondaError(code, message, because, hint)
-    if "os" in answer:
-        number, words, path = answer["os"]
-        raise OSError(number, words, path)
-    if "other" in answer:
-        raise RuntimeError(answer["other"])
-    return answer["value"]
+    kind, told = json.loads(text) if text else ("other", ["the child process died"])
+    if kind != "value":
+        raise {"conda": CondaError, "os": OSError, "other": RuntimeError}[kind](*told)
+    return told
 
 
 class OtherRun(Exception):
@@ -280,17 +271,7 @@ def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
         stderr=subprocess.STDOUT,
         preexec_fn=lambda: owner.become(umask),
     )
-    timed_out, output = False, outputs.Output(process)
-    try:
-        out = output.wait(timeout)[0]
-    except subprocess.TimeoutExpired:
-        timed_out = True
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            out = output.wait(20)[0]
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out = output.wait()[0]
+    out, _, timed_out = outputs.Output(process).end(timeout)
     return Result(process.returncode, redact.text(out.decode("utf-8", "replace")), timed_out)
 
 
@@ -372,12 +353,13 @@ class Work(object):
         self.umask = int(params.get("umask") or "022", 8)
 
     def carry_out(self):
-        """Run until no other run comes between; returns what run returns. Raises CondaError."""
+        """Run until no other run comes between; returns what run returns, and what was done. Raises CondaError."""
         try:
             for _ in range(5):
                 self.done, self.diff = [], []
                 try:
-                    return self.run()
+                    answer = self.run()
+                    return dict(answer, changed=bool(self.done), done=self.done, diff=self.diff)
                 except OtherRun:
                     continue
         except OSError as error:
@@ -386,10 +368,6 @@ class Work(object):
 
     def as_owner(self, function, *args):
         return as_owner(self.owner, self.umask, function, *args)
-
-    def write(self, path, text):
-        with writing():
-            self.as_owner(write_text, path, text)
 
     def note(self):
         """What the marker says, or nothing."""
@@ -400,8 +378,22 @@ class Work(object):
         with writing():
             self.as_owner(create_text, self.marker, text)
 
+    def put(self, path, before, text, said=None):
+        """Have a text in a file of the owner's; before: what is in it, None where it is not there."""
+        if before == text:
+            return
+        self.done.append(said or "wrote " + path)
+        self.show(path, before, text)
+        if not self.check:
+            self.write(path, text)
+
+    def write(self, path, text):
+        with writing():
+            self.as_owner(write_text, path, text)
+
     def show(self, path, before, after):
         """Note a change for --diff."""
+        before, after = redact.text(before or ""), redact.text(after)
         self.diff.append({"before_header": path, "after_header": path, "before": before, "after": after})
 
 

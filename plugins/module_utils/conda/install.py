@@ -163,14 +163,7 @@ class _Install(Work):
         for user in self.params.get("shell_init") or ():
             self.shell_init(user)
         after = state if self.check else self.state()
-        return {
-            "changed": bool(self.done),
-            "done": self.done,
-            "diff": self.diff,
-            "warnings": self.warnings,
-            "state": after["state"],
-            "version": after["version"],
-        }
+        return {"warnings": self.warnings, "state": after["state"], "version": after["version"]}
 
     def state(self):
         return conda_read.prefix_state(self.prefix)
@@ -371,12 +364,7 @@ class _Install(Work):
         path = self.prefix + "/.condarc"
         before = self.as_owner(read_text, path)
         after = condarc.merge(before or "", wanted, path)
-        if after == before:
-            return
-        self.done.append("set %s in %s" % (", ".join(sorted(wanted)), path))
-        self.file_diff(path, before, after)
-        if not self.check:
-            self.write(path, after)
+        self.put(path, before, after, "set %s in %s" % (", ".join(sorted(wanted)), path))
 
     def terms(self):
         """Accept terms that are not accepted yet, and note them: the next plan needs no conda to know."""
@@ -414,7 +402,7 @@ class _Install(Work):
         if before == text:
             return
         self.done.append("wrote " + PROFILE)
-        self.file_diff(PROFILE, before, text)
+        self.show(PROFILE, before, text)
         if not self.check:
             with conda_common.writing():
                 write_text(PROFILE, text)
@@ -446,10 +434,7 @@ class _Install(Work):
                 conda_common.last_lines(result.text),
                 "can %s read %s and write %s?" % (name, self.prefix, path),
             )
-        self.file_diff(path, before, after)
-
-    def file_diff(self, path, before, after):
-        self.show(path, redact.text(before or ""), redact.text(after))
+        self.show(path, before, after)
 
 
 def _is_newer(version, state):

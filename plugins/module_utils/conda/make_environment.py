@@ -166,13 +166,7 @@ class _Environment(Work):
             self.library_path()
         if self.params.get("lib64_link"):
             self.lib64()
-        return {
-            "changed": bool(self.done),
-            "done": self.done,
-            "diff": self.diff,
-            "path": self.path,
-            "export": self.export,
-        }
+        return {"path": self.path, "export": self.export}
 
     def state(self):
         return conda_read.environment_state(self.path)
@@ -366,13 +360,9 @@ class _Environment(Work):
     def library_path(self):
         for path, text in conda_marker.library_path_scripts(self.path):
             before = self.as_owner(read_text, path) if os.path.isdir(self.path) else None
-            if before == text:
-                continue
-            self.done.append("wrote " + path)
-            self.show(path, before or "", text)
-            if not self.check:
+            if before is None and not self.check:
                 self.as_owner(os.makedirs, os.path.dirname(path), 0o777, True)
-                self.write(path, text)
+            self.put(path, before, text)
 
     def lib64(self):
         link = self.path + "/lib64"
