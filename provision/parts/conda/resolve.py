@@ -127,20 +127,16 @@ class _Resolver:
     def _check_values(self) -> None:
         """Refuse names and paths that cannot be: nothing of them may reach a command."""
         config = self.config
-        for user in (
-            *config.all_users,
-            *config.shell_init,
-            config.owner,
-            *(e.user for e in config.environments if e.user),
+        users = [*config.all_users, *config.shell_init, config.owner]
+        users += [env.user for env in config.environments if env.user]
+        for kind, file, names in (
+            ("user", "passwd", users),
+            ("group", "group", [config.group] if config.group else []),
         ):
-            if not _USER.fullmatch(user):
-                self.out.block(
-                    "conda.user_invalid", f"{user!r} is no name of a user", hint="write it as /etc/passwd has it"
-                )
-        if config.group and not _USER.fullmatch(config.group):
-            self.out.block(
-                "conda.user_invalid", f"{config.group!r} is no name of a group", hint="write it as /etc/group has it"
-            )
+            for name in names:
+                if not _USER.fullmatch(name):
+                    hint = f"write it as /etc/{file} has it"
+                    self.out.block("conda.user_invalid", f"{name!r} is no name of a {kind}", hint=hint)
         for variable, url in (
             ("miniconda_installer_url", config.installer_url),
             ("miniconda_wheel_index_url", config.wheel_index_url),
