@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from provision.catalog.versions import same
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.lib.findings import Check
+from provision.lib.text import plural
 from provision.parts.check import EnvironmentExpect, Expect, check, failed, passed, skipped, warned
 from provision.parts.conda.state import framework, frameworks
 
@@ -43,7 +44,7 @@ def prefixes(facts: Facts, expect: Expect) -> Check:
         )
     if not found:
         return skipped("no conda, and none is asked for")
-    return passed(f"{_count(len(found), 'installation')} whole", evidence)
+    return passed(f"{plural(len(found), 'installation')} whole", evidence)
 
 
 @check("conda.environments")
@@ -68,7 +69,7 @@ def environments(facts: Facts, expect: Expect) -> Check:
     if bad:
         hint = "provision plan shows the changes; what differs is rebuilt only with miniconda_rebuild: true"
         return failed(f"not as asked for: {'; '.join(bad)}", bad + evidence, hint)
-    return passed(f"{_count(len(want.environments), 'environment')} as asked for", evidence)
+    return passed(f"{plural(len(want.environments), 'environment')} as asked for", evidence)
 
 
 def _differs(item: EnvironmentExpect, env: CondaEnvironment) -> list[str]:
@@ -110,11 +111,11 @@ def cpu_builds(facts: Facts, expect: Expect) -> Check:
     )
     evidence = bad + odd or [_of(env) for env in judged]
     if bad:
-        return failed(f"{_count(len(bad), 'environment')} cannot use the GPU", evidence, hint)
+        return failed(f"{plural(len(bad), 'environment')} cannot use the GPU", evidence, hint)
     if odd:
-        message = f"{_count(len(odd), 'environment')} made for the GPU by name or by packages cannot use it"
+        message = f"{plural(len(odd), 'environment')} made for the GPU by name or by packages cannot use it"
         return warned(message, evidence, hint)
-    return passed(f"none where it should not be, of {_count(len(judged), 'environment')}", evidence)
+    return passed(f"none where it should not be, of {plural(len(judged), 'environment')}", evidence)
 
 
 def _build(env: CondaEnvironment, name: str) -> str:
@@ -177,10 +178,6 @@ def channels(facts: Facts, expect: Expect) -> Check:
 
 def _list(names: Iterable[str] | None) -> str:
     return ", ".join(names or ()) or "nothing"
-
-
-def _count(number: int, one: str) -> str:
-    return f"{number} {one}" if number == 1 else f"{number} {one}s"
 
 
 def _of_prefix(prefix: CondaPrefix) -> str:
