@@ -28,9 +28,6 @@ _NETWORK = lazy_re.compile(
 _MOST_HOMES, _MOST_FOLDERS, _MOST_PREFIXES, _MOST_ENVIRONMENTS = 200, 400, 64, 500
 
 
-digest = conda_environment.digest
-
-
 def read(tree, wanted=()):
     """Return facts.Conda as a dict.
 

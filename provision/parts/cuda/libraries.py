@@ -107,7 +107,8 @@ class Libraries:
         order = [minor.split(".")[0] for minor in self.per_major()]
         best: tuple[tuple[int, ...], list[Pick]] | None = None
         for choice in itertools.product(*options):
-            if len({own_major(pick) for pick in choice}) < len(choice):
+            # one cuDNN of a major is installed at a time
+            if len({pick.upstream.split(".")[0] for pick in choice}) < len(choice):
                 continue
             majors = {pick.major for pick in choice}
             newest = max(choice, key=lambda pick: key(pick.upstream))
@@ -382,11 +383,6 @@ class Libraries:
 
     def _ccs(self) -> list[str]:
         return [f"{gpu.name} has compute capability {gpu.cc}" for gpu in self.gpus if gpu.cc]
-
-
-def own_major(pick: Pick) -> str:
-    """cuDNN's own major: ``9``."""
-    return pick.upstream.split(".")[0]
 
 
 def in_the_way(facts: Facts, available: Candidates | None, wanted: dict[str, str]) -> list[str]:
