@@ -276,10 +276,7 @@ class CudaResolver:
             ("cuDNN", libraries.cudnn(self.asked.cudnn) if self.asked.cudnn else []),
             ("NCCL", libraries.nccl(self.asked.nccl[0]) if self.asked.nccl else []),
         ):
-            if answer is None:
-                self._has_candidates([])
-                return None
-            if isinstance(answer, Issue) and self._is_unread():
+            if answer is None or (isinstance(answer, Issue) and self._is_unread()):
                 self._has_candidates([])
                 return None
             if isinstance(answer, Issue):
