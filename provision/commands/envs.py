@@ -8,8 +8,7 @@ from provision.documents import EnvsDocument, EnvsHost, EnvsRow
 from provision.errors import ProvisionError
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.inventory import Host
-from provision.layers.conda import frameworks
-from provision.parts.conda.state import made_by_us
+from provision.parts.conda.state import frameworks, made_by_us
 from provision.planning import read_facts
 from provision.remote import Session
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
@@ -97,8 +96,8 @@ def _of_environment(env: CondaEnvironment, sizes: dict[str, Any]) -> EnvsRow:
         frameworks=frameworks(env),
         builds=dict(env.builds),
         cuda=env.cuda,
-        cudnn=_cudnn(env),
-        nccl=_nccl(env),
+        cudnn=_library(env, "cudnn"),
+        nccl=_library(env, "nccl"),
         made_by_us=made_by_us(env),
         notes=notes,
         size_bytes=_size(env.path, sizes, "total"),
@@ -111,14 +110,6 @@ def _library(env: CondaEnvironment, name: str) -> str | None:
         return env.packages[name].version
     wheels = [version for pip, version in sorted(env.pip.items()) if pip.startswith(f"nvidia-{name}-cu")]
     return wheels[-1] if wheels else None
-
-
-def _cudnn(env: CondaEnvironment) -> str | None:
-    return _library(env, "cudnn")
-
-
-def _nccl(env: CondaEnvironment) -> str | None:
-    return _library(env, "nccl")
 
 
 def _size(path: str, sizes: dict[str, Any], which: str) -> int | None:

@@ -14,6 +14,7 @@ import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.mirror import read as mirror_read
 from provision import remote
 from provision.catalog import Catalog, load_catalog
+from provision.catalog.frameworks import MACHINES
 from provision.documents import Document
 from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.inventory import Host, mirror_layout
@@ -28,8 +29,6 @@ from provision.parts.conda.desired import CondaConfig
 from provision.parts.conda.prefix import choose_installer
 from provision.parts.desired import Desired
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
-
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 class MirroredGroup(BaseModel):
@@ -203,14 +202,11 @@ def _conda_needs(fleet: Fleet, lock: Lock, seen: Mapping[str, Any], catalog: Cat
         need = CondaNeed(group.arch, alias=config.channel_alias)
         for locked in group.conda.values():
             version = config.version or locked.version
-            chosen = choose_installer(
+            installer, url = choose_installer(
                 replace(config, distribution=locked.distribution, version=version, installer_file=""),
                 catalog,
-                _MACHINES.get(group.arch, group.arch),
+                MACHINES.get(group.arch, group.arch),
             )
-            if isinstance(chosen, Issue):
-                raise UsageError(chosen.code, chosen.message, because=chosen.because, hint=chosen.hint)
-            installer, url = chosen
             if not installer.sha256:
                 raise UsageError(
                     "mirror.unpinned",

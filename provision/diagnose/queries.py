@@ -13,6 +13,7 @@ from provision.diagnose.finding import Repair
 from provision.diagnose.rule import Case
 from provision.facts import DiskModule, Facts, Gpu, GpuUser, Kernel, Package
 from provision.facts.diagnostics import BootDiagnostics, ModuleRow
+from provision.lib.text import plural
 from provision.parts.driver import installed as installed_now
 from provision.parts.driver.installed import InstalledDriver, installed_driver
 from provision.parts.driver.removed import removed_driver
@@ -346,7 +347,7 @@ def locked_packages(case: Case) -> dict[str, str]:
 
 def counted(things: Sequence[object], noun: str) -> str:
     """``1 GPU``, ``3 GPUs``."""
-    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+    return plural(len(things), noun)
 
 
 def driver_packages(case: Case) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.facts import CondaEnvironment, Facts
-from provision.parts.conda.state import framework
+from provision.parts.conda.state import frameworks
 
 _MOST = 12
 
@@ -22,12 +22,6 @@ def conda_lines(facts: Facts) -> list[str]:
     if rest:
         lines.append(f"and {rest} more environments: provision envs shows all")
     return lines
-
-
-def frameworks(env: CondaEnvironment) -> dict[str, str]:
-    """Frameworks of an environment and their versions, by pip's name or by conda's."""
-    found = {name: framework(env, name) for name in ("torch", "tensorflow", "jax")}
-    return {name: version for name, version in found.items() if version}
 
 
 def _line(env: CondaEnvironment) -> str:

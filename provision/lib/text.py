@@ -295,6 +295,10 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", text) if part]
 
 
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def size(count: int) -> str:
     """Return bytes as people say them: 310 MB."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from provision.catalog import Gpu
 from provision.catalog.models.answers import Preference
@@ -77,6 +77,10 @@ class Target:
     installed: bool = False
 
 
+class Refused(Exception):
+    """What is being decided cannot be had; the blockers say why."""
+
+
 @dataclass
 class BaseDecision:
     """What every decision says beside its target.
@@ -92,11 +96,16 @@ class BaseDecision:
     def reason(self, what: str, value: str, because: str) -> None:
         self.reasons.append(Reason(what=what, value=value, because=because))
 
-    def block(self, code: str, message: str, because: list[str], hint: str) -> None:
-        self.blockers.append(Issue(code=code, message=message, because=because, hint=hint))
+    def block(self, code: str, message: str, because: Sequence[str] = (), hint: str | None = None) -> None:
+        self.blockers.append(Issue(code=code, message=message, because=list(because), hint=hint))
 
-    def warn(self, code: str, message: str, because: list[str], hint: str | None = None) -> None:
-        self.warnings.append(Issue(code=code, message=message, because=because, hint=hint))
+    def refuse(self, code: str, message: str, because: Sequence[str] = (), hint: str | None = None) -> NoReturn:
+        """As block, where nothing more can be decided."""
+        self.block(code, message, because, hint)
+        raise Refused
+
+    def warn(self, code: str, message: str, because: Sequence[str] = (), hint: str | None = None) -> None:
+        self.warnings.append(Issue(code=code, message=message, because=list(because), hint=hint))
 
 
 @dataclass

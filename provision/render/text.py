@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from provision.errors import Issue
 from provision.lib.clean import clean as clean
+from provision.lib.text import plural as plural
 from provision.lib.text import size as size
 
 T = TypeVar("T")
@@ -71,10 +72,6 @@ STATUS_TEXTS = {
 def format_task(text: str) -> str:
     """Return the name of a task, or a message that begins with one, without Ansible's ``role : ``."""
     return _ROLE.sub("", text)
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def listed(items: Sequence[str], shown: int) -> str:

@@ -577,7 +577,7 @@ ALLOWED = {
     ("apt.common", "lock_holder"): "asks for a lock of dpkg's or apt's, in folders of root's alone; reads nothing",
     ("apt.settle", "settle"): "waits for our own lock, in a folder of root's alone; reads nothing",
     ("apt.detached", "_close_all"): "/dev/null",
-    ("conda.common", "__enter__"): "flock on a marker, without blocking and without following; reads nothing",
+    ("conda.common", "locked"): "flock on a marker, without blocking and without following; reads nothing",
     ("conda.common", "create_text"): "makes a file (O_CREAT | O_EXCL)",
     ("containers.docker", "_ask"): "the program dockerd, to start it by its descriptor",
     ("run.lock", "*"): "our own lock and record, in a folder of root's alone",

@@ -28,7 +28,6 @@ from ansible_collections.gpu.provision.plugins.module_utils.apt import common as
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
-from ansible_collections.gpu.provision.plugins.module_utils.conda import run as conda_run
 from ansible_collections.gpu.provision.plugins.module_utils.lib import openpgp, run_as
 from ansible_collections.gpu.provision.plugins.module_utils.prove import job as prove_job
 from ansible_collections.gpu.provision.plugins.module_utils.prove import proofs
@@ -832,10 +831,10 @@ def test_root_does_not_run_the_conda_of_a_prefix_that_somebody_else_may_write(ch
     program.write_text("#!/bin/sh\nid -u\n")
     program.chmod(0o755)
     root = conda_common.Owner("root")
-    assert conda_run.run([str(program)], root, 0o022, 60).text.strip() == "0"
+    assert conda_common.run([str(program)], root, 0o022, 60).text.strip() == "0"
     change(env)
     with pytest.raises(conda_common.CondaError) as refused:
-        conda_run.run([str(program)], root, 0o022, 60)
+        conda_common.run([str(program)], root, 0o022, 60)
     assert refused.value.code == "conda.foreign_prefix" and "miniconda_owner" in refused.value.hint
 
 

@@ -19,6 +19,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import install
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError
 from ansible_collections.gpu.provision.plugins.module_utils.conda.read import prefix_state
+from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files
 from tests.lab.conda import Proxy
 from tests.sample import share
 from tests.system.condalab import make_user, needs_root, place, remove_user, web_folder
@@ -366,6 +367,22 @@ def test_two_runs_at_once_make_one_prefix(place):
     assert [run.wait(60) for run in runs] == [0, 0, 0]
     assert prefix_state(str(place.prefix))["state"] == "whole"
     assert not place.install()["changed"]
+
+
+def test_a_run_whose_file_another_run_takes_away_looks_again(place, monkeypatch):
+    """Two runs that write one file have one temporary file."""
+    place.install(condarc={})
+    met, rename = place.home / "met", own_files.rename
+
+    def meet(old, new, sync=True):
+        if not met.exists():
+            met.touch()
+            Path(old).unlink()
+        rename(old, new, sync)
+
+    monkeypatch.setattr(own_files, "rename", meet)
+    assert place.install()["done"] == [f"set channels in {place.prefix}/.condarc"]
+    assert met.exists() and (place.prefix / ".condarc").read_text() == "channels:\n  - conda-forge\n\n"
 
 
 def test_an_installer_that_does_not_end_is_named(place, monkeypatch):

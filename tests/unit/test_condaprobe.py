@@ -51,15 +51,15 @@ def test_owner_is_told_by_name(tmp_path):
 def test_digest_changes_with_the_packages_and_only_with_them(tmp_path):
     environment = {"path": "/e", "packages": ["zlib-1.3-h1_0"], "pip": ["torch-2.6.0+cu124"]}
     root = condatrees.build(tmp_path / "one", {"environments": [environment]})
-    before = conda_probe.digest(root + "/e")
+    before = conda_environment.digest(root + "/e")
     assert before == conda_environment.read_environment(HostTree(root), "/e")["digest"]
     (tmp_path / "one/e/conda-meta/gpu-provision").write_text("{}")
     (tmp_path / "one/e/conda-meta/history").write_text("more")
-    assert conda_probe.digest(root + "/e") == before
+    assert conda_environment.digest(root + "/e") == before
     (tmp_path / "one/e/lib/python3.11/site-packages/numpy-2.1.0.dist-info").mkdir()
-    after_pip = conda_probe.digest(root + "/e")
+    after_pip = conda_environment.digest(root + "/e")
     (tmp_path / "one/e/conda-meta/zlib-1.3-h1_0.json").unlink()
-    assert len({before, after_pip, conda_probe.digest(root + "/e")}) == 3
+    assert len({before, after_pip, conda_environment.digest(root + "/e")}) == 3
 
 
 @pytest.mark.parametrize(

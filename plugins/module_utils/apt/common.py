@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import signal
 import struct
 import subprocess
 import time
@@ -144,19 +143,8 @@ def run(argv, timeout, stdin=None, log=None, cwd="/", keep=None):
         raise AptError(
             "apt.no_program", "%s is not installed" % argv[0], hint="only hosts with apt are managed"
         ) from None
-    timed_out = False
     data = None if stdin is None else stdin.encode("utf-8")
-    output = outputs.Output(process, data)
-    try:
-        out, err = output.wait(timeout)
-    except subprocess.TimeoutExpired:
-        timed_out = True
-        _signal(process, signal.SIGTERM)
-        try:
-            out, err = output.wait(20)
-        except subprocess.TimeoutExpired:
-            _signal(process, signal.SIGKILL)
-            out, err = output.wait()
+    out, err, timed_out = outputs.Output(process, data).end(timeout)
     if log is not None:
         log.flush()
         with host_tree.open_file(log.name) as written:
@@ -169,13 +157,6 @@ def run(argv, timeout, stdin=None, log=None, cwd="/", keep=None):
             log.write(redacted)
         log.seek(0, os.SEEK_END)
     return Result(process.returncode, _text(out), _text(err), timed_out)
-
-
-def _signal(process, number):
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return
 
 
 def _text(data):

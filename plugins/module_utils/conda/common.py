@@ -7,21 +7,28 @@ What is there is read by condaread. Standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import fcntl
+import glob
 import io
 import json
 import os
 import pwd
 import re
-import signal
 import stat
 import subprocess
 import sys
 import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
-from ansible_collections.gpu.provision.plugins.module_utils.lib import host_tree, outputs, own_files, redact
+from ansible_collections.gpu.provision.plugins.module_utils.lib import (
+    host_tree,
+    outputs,
+    own_files,
+    own_state,
+    redact,
+    run_as,
+)
 
 SCHEMA = 1
 
@@ -133,90 +140,70 @@ def as_owner(owner, umask, function, *args):
     child = os.fork()
     if child == 0:
         os.close(read)
-        code = 1
         try:
             owner.become(umask)
             os.chdir("/")
-            answer = {"value": function(*args)}
-            code = 0
+            answer = "value", function(*args)
         except CondaError as error:
-            answer = {"conda": [error.code, error.message, error.because, error.hint]}
+            answer = "conda", [error.code, error.message, error.because, error.hint]
         except OSError as error:
-            answer = {"os": [error.errno, error.strerror, error.filename]}
+            answer = "os", [error.errno, error.strerror, error.filename]
         except Exception as error:
             # the parent must hear of it; it raises
-            answer = {"other": "%s: %s" % (type(error).__name__, error)}
+            answer = "other", ["%s: %s" % (type(error).__name__, error)]
         with os.fdopen(write, "w") as pipe:
             json.dump(answer, pipe)
-        os._exit(code)
+        os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
         text = pipe.read()
     os.waitpid(child, 0)
-    answer = json.loads(text) if text else {"other": "the child process died"}
-    if "conda" in answer:
-        code, message, because, hint = answer["conda"]
-        raise CondaError(code, message, because, hint)
-    if "os" in answer:
-        number, words, path = answer["os"]
-        raise OSError(number, words, path)
-    if "other" in answer:
-        raise RuntimeError(answer["other"])
-    return answer["value"]
+    kind, told = json.loads(text) if text else ("other", ["the child process died"])
+    if kind != "value":
+        raise {"conda": CondaError, "os": OSError, "other": RuntimeError}[kind](*told)
+    return told
 
 
 class OtherRun(Exception):
     """Another run was at work in the same place, and has changed what we saw: look again."""
 
 
-class Lock(object):
-    """The lock of what is being made at a path: programs that we started for it hold it as long as they live.
+@contextlib.contextmanager
+def writing():
+    """Context for a file that no lock keeps other runs from writing: one that comes or goes meanwhile is such a run's."""
+    try:
+        yield
+    except (FileExistsError, FileNotFoundError):
+        raise OtherRun() from None
 
-    marker: file that is there while the work goes on. Waits for a run before us and raises OtherRun where that came to its
-    end, and CondaError where it goes on too long.
+
+@contextlib.contextmanager
+def locked(marker, prefix):
+    """Hold the lock of what is being made at a path: programs that we started for it hold it as long as they live.
+
+    marker: file that is there while the work goes on. Gives its descriptor. Waits for a run before us and raises OtherRun
+    where that came to its end, and CondaError where it goes on too long.
     """
-
-    def __init__(self, marker, prefix):
-        self.marker, self.prefix, self.handle = marker, prefix, None
-
-    def __enter__(self):
-        try:
-            self.handle = os.open(self.marker, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
-            raise OtherRun() from None
-        try:
-            self._wait()
-        except BaseException:
-            os.close(self.handle)
-            raise
-        return self.handle
-
-    def _wait(self):
-        deadline = time.monotonic() + _LOCK_WAIT
-        while True:
-            try:
-                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
-                    raise
-            if time.monotonic() > deadline:
-                raise CondaError(
-                    "conda.busy",
-                    "another run still works at %s" % self.prefix,
-                    _working(self.prefix),
-                    "wait for it or end it, then run again to finish",
-                )
-            time.sleep(0.5)
-        try:
-            there = os.stat(self.marker, follow_symlinks=False).st_ino
-        except FileNotFoundError:
-            raise OtherRun() from None
-        if there != os.fstat(self.handle).st_ino:
+    try:
+        handle = os.open(marker, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise OtherRun() from None
+    there = None
+    try:
+        if not own_state.wait_for(handle, _LOCK_WAIT):
+            raise CondaError(
+                "conda.busy",
+                "another run still works at %s" % prefix,
+                _working(prefix),
+                "wait for it or end it, then run again to finish",
+            )
+        with contextlib.suppress(FileNotFoundError):
+            there = os.lstat(marker).st_ino
+        if there != os.fstat(handle).st_ino:
             raise OtherRun()
-
-    def __exit__(self, *_):
-        os.close(self.handle)
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _working(prefix):
@@ -267,9 +254,12 @@ def environment(owner, extra=None):
 def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
     """Run a program as a user without a terminal and wait: returns Result.
 
+    One of a prefix, by its path, is run as root only where no other user may write to it: raises CondaError.
     timeout: seconds, then the whole session is ended and timed_out is set; extra: environment on top of ours; inherit:
     file descriptors to pass on (a lock stays held while the program lives, even when we die).
     """
+    if os.path.isabs(argv[0]):
+        refuse_foreign(argv[0], owner)
     process = subprocess.Popen(  # noqa: PLW1509 - one thread
         argv,
         env=environment(owner, extra),
@@ -281,18 +271,26 @@ def run(argv, owner, umask, timeout, extra=None, inherit=(), cwd=None):
         stderr=subprocess.STDOUT,
         preexec_fn=lambda: owner.become(umask),
     )
-    timed_out, output = False, outputs.Output(process)
-    try:
-        out = output.wait(timeout)[0]
-    except subprocess.TimeoutExpired:
-        timed_out = True
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            out = output.wait(20)[0]
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out = output.wait()[0]
+    out, _, timed_out = outputs.Output(process).end(timeout)
     return Result(process.returncode, redact.text(out.decode("utf-8", "replace")), timed_out)
+
+
+def refuse_foreign(program, owner):
+    """Raise CondaError where root would run a program that another user may write to, or what it imports."""
+    if owner.uid != 0 or os.geteuid() != 0:
+        return
+    prefix = os.path.dirname(os.path.dirname(program))
+    packages = glob.glob(prefix + "/lib/python3*/site-packages")
+    found = run_as.strangers(program, prefix + "/bin/python", *packages, *(folder + "/conda" for folder in packages))
+    if found:
+        who = ", ".join("everybody" if uid == run_as.EVERYBODY else "uid %d" % uid for uid in sorted(found))
+        raise CondaError(
+            "conda.foreign_prefix",
+            "%s is not run as root: %s may write to it" % (program, who),
+            ["whoever can write to a prefix controls its conda"],
+            "name its owner with miniconda_owner, or give it to root: chown -R root: %s && chmod -R o-w %s"
+            % (prefix, prefix),
+        )
 
 
 # --- files
@@ -355,12 +353,13 @@ class Work(object):
         self.umask = int(params.get("umask") or "022", 8)
 
     def carry_out(self):
-        """Run until no other run comes between; returns what run returns. Raises CondaError."""
+        """Run until no other run comes between; returns what run returns, and what was done. Raises CondaError."""
         try:
             for _ in range(5):
                 self.done, self.diff = [], []
                 try:
-                    return self.run()
+                    answer = self.run()
+                    return dict(answer, changed=bool(self.done), done=self.done, diff=self.diff)
                 except OtherRun:
                     continue
         except OSError as error:
@@ -376,13 +375,25 @@ class Work(object):
 
     def put_marker(self, text):
         """Begin, unless another run was faster."""
-        try:
+        with writing():
             self.as_owner(create_text, self.marker, text)
-        except FileExistsError:
-            raise OtherRun() from None
+
+    def put(self, path, before, text, said=None):
+        """Have a text in a file of the owner's; before: what is in it, None where it is not there."""
+        if before == text:
+            return
+        self.done.append(said or "wrote " + path)
+        self.show(path, before, text)
+        if not self.check:
+            self.write(path, text)
+
+    def write(self, path, text):
+        with writing():
+            self.as_owner(write_text, path, text)
 
     def show(self, path, before, after):
         """Note a change for --diff."""
+        before, after = redact.text(before or ""), redact.text(after)
         self.diff.append({"before_header": path, "after_header": path, "before": before, "after": after})
 
 

@@ -97,14 +97,14 @@ def judge_builds(packages, pip, torch_version=None):
     builds, cuda = {}, None
     package = packages.get("pytorch") or packages.get("pytorch-gpu")
     if package:
-        builds["torch"], cuda = _by_build(package["build"] or "")
+        builds["torch"], cuda = by_build(package["build"] or "")
     elif "torch" in pip:
         builds["torch"], cuda = _by_wheel(pip["torch"], torch_version)
     tensorflow = packages.get("tensorflow-base") or packages.get("tensorflow")
     if "tensorflow-gpu" in packages:
         builds["tensorflow"] = "cuda"
     elif tensorflow:
-        builds["tensorflow"], tf_cuda = _by_build(tensorflow["build"] or "")
+        builds["tensorflow"], tf_cuda = by_build(tensorflow["build"] or "")
         cuda = cuda or tf_cuda
     elif "tensorflow-cpu" in pip:
         builds["tensorflow"] = "cpu"
@@ -115,14 +115,14 @@ def judge_builds(packages, pip, torch_version=None):
     if plugins or "+cuda" in pip.get("jaxlib", ""):
         builds["jax"] = "cuda"
     elif "jaxlib" in packages:
-        builds["jax"] = _by_build(packages["jaxlib"]["build"] or "")[0]
+        builds["jax"] = by_build(packages["jaxlib"]["build"] or "")[0]
     elif "jaxlib" in pip:
         builds["jax"] = "cpu"
     builds = {name: kind for name, kind in builds.items() if kind}
     return builds, cuda or _cuda_of_packages(packages, pip)
 
 
-def _by_build(build):
+def by_build(build):
     """("cuda" or "cpu" or None, CUDA or None) of a build string: py3.11_cuda12.1_cudnn8.9.2_0, cuda118py311h…"""
     match = re.search(r"cuda_?([0-9]+\.[0-9]+|[0-9]{3})", build)
     if match:
@@ -133,12 +133,17 @@ def _by_build(build):
     return ("cpu" if re.search(r"cpu|mkl|eigen", build) else None), None
 
 
+def cuda_of_tag(tag):
+    """CUDA of the local version of a wheel: cu124 -> 12.4; None where it names none."""
+    match = re.match(r"cu(9|[0-9]{2})([0-9])(?![0-9])", tag)
+    return "%s.%s" % match.groups() if match else None
+
+
 def _by_wheel(version, text):
     """The same of a wheel of torch: by its local version, else by torch/version.py."""
     local = version.partition("+")[2]
-    tag = re.match(r"^cu([0-9]{2,3})([0-9])", local)
-    if tag:
-        return "cuda", "%s.%s" % tag.groups()
+    if cuda_of_tag(local):
+        return "cuda", cuda_of_tag(local)
     if local.startswith("cpu"):
         return "cpu", None
     match = re.search(r"^cuda\b[^=\n]*=\s*(None|['\"]([0-9]+\.[0-9]+)[^'\"]*['\"])", text or "", re.M)

@@ -9,12 +9,13 @@ it. Standard library only, any Python from 3.8.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import http.client
 import io
+import math
 import os
 import re
+import shutil
 import socket
 import ssl
 import time
@@ -33,6 +34,8 @@ _ATTEMPTS = 5
 # seconds after the first try, doubled after each
 _PAUSE = 1
 _NETWORK = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH)
+# What only a line raises; another OSError may be the disk's.
+_LINE = (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, ConnectionError, TimeoutError, socket.timeout)
 _LOGIN = (
     "the proxy requires a user and a password: allow this host by its address, or use a local proxy that logs in "
     "(gpu_proxy_https)"
@@ -51,12 +54,9 @@ def fetch(source, folder, name, sha256):
     try:
         os.makedirs(folder, 0o755, exist_ok=True)
         # One download at a time: two runs would write into one file.
-        lock = own_state.open_lock(folder + "/.lock", [])
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return _fetch(source, target, sha256)
-        finally:
-            os.close(lock)
+        with own_state.locked(folder + "/.lock", math.inf, None):
+            digest = _fetch(source, target, sha256)
+            return {"path": target, "sha256": digest, "size": os.path.getsize(target)}
     except own_files.FileError as error:
         raise CondaError("conda.not_writable", error.message, [], error.hint) from None
     except OSError as error:
@@ -74,21 +74,22 @@ def fetch(source, folder, name, sha256):
 
 
 def _fetch(source, target, sha256):
+    """Have the file at target; returns its checksum."""
     if sha256 and os.path.isfile(target):
         if checksum(target) == sha256:
-            return _answer(target, sha256)
+            return sha256
         os.unlink(target)
-    path = _local(source)
-    resumed = _copy(path, target + ".part") if path else _download(source, target + ".part")
-    got = checksum(target + ".part")
-    if sha256 and got != sha256 and resumed:
+    path, part = _local(source), target + ".part"
+    resumed = _copy(path, part) if path else _download(source, part)
+    got = checksum(part)
+    if resumed and sha256 not in ("", got):
         # The file may have changed on the server between the two halves.
-        _forget(target + ".part")
-        _download(source, target + ".part")
-        got = checksum(target + ".part")
-    if sha256 and got != sha256:
-        because = _mismatch(target + ".part", sha256, got)
-        _forget(target + ".part")
+        _forget(part)
+        _download(source, part)
+        got = checksum(part)
+    if sha256 not in ("", got):
+        because = _mismatch(part, sha256, got)
+        _forget(part)
         raise CondaError(
             "conda.checksum",
             "%s is not the file that was expected" % (path or source),
@@ -96,10 +97,10 @@ def _fetch(source, target, sha256):
             "check the address and the checksum (miniconda_installer_url, miniconda_installer_sha256); a mirror "
             "that is being filled has the right file later",
         )
-    os.chmod(target + ".part", 0o644)
-    own_files.rename(target + ".part", target)
-    _forget(target + ".part")
-    return _answer(target, got)
+    os.chmod(part, 0o644)
+    own_files.rename(part, target)
+    _forget(part)
+    return got
 
 
 def checksum(path):
@@ -109,10 +110,6 @@ def checksum(path):
         for block in iter(lambda: file.read(CHUNK), b""):
             found.update(block)
     return found.hexdigest()
-
-
-def _answer(path, digest):
-    return {"path": path, "sha256": digest, "size": os.path.getsize(path)}
 
 
 def _local(source):
@@ -126,8 +123,7 @@ def _copy(path, part):
     # Copied, not run in place: another user could change the file between the check and the run.
     try:
         with host_tree.open_file(path) as old, io.open(part, "wb") as new:
-            for block in iter(lambda: old.read(CHUNK), b""):
-                new.write(block)
+            shutil.copyfileobj(old, new, CHUNK)
     except OSError as error:
         if error.filename == path or error.errno == errno.EISDIR:
             raise CondaError(
@@ -141,46 +137,42 @@ def _copy(path, part):
 
 
 def _download(url, part):
-    """Fetch url to part, in as many tries as it takes; returns True when it went on where a try before had stopped."""
-    went_on, said = [], []
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            time.sleep(_PAUSE * 2 ** (attempt - 1))
-        try:
-            _try(url, part, went_on)
-            return bool(went_on)
-        except urllib.error.HTTPError as error:
-            said.append("%d %s" % (error.code, error.reason))
-            if error.code not in _AGAIN:
-                raise _refused(url, error) from None
-        except urllib.error.URLError as error:
-            said.append(_reason(error.reason))
-            if not _passing(error.reason):
-                break
-        except ssl.SSLError as error:
-            said.append(_reason(error))
-            break
-        except (http.client.HTTPException, ConnectionError, TimeoutError, socket.timeout) as error:
-            said.append(_reason(error))
-        except OSError as error:
-            if error.errno not in _NETWORK:
-                raise
-            said.append(_reason(error))
-    raise CondaError("conda.download", "cannot fetch %s" % url, _tries(said) + [_way(url)], _download_hint(said))
-
-
-def _try(url, part, went_on):
-    """One try, which goes on after the bytes that are there; went_on gets an entry when the server agrees to that."""
+    """Fetch url to part, in as many tries as it takes; returns True when the last one went on where another had stopped."""
     if not re.match("https?://", url):
         raise CondaError(
             "conda.url", "cannot fetch %s" % url, ["it is not https, http or file"], "give a URL of one of these"
         )
+    said, refused = [], None
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE * 2 ** (attempt - 1))
+        try:
+            return _try(url, part)
+        except urllib.error.HTTPError as error:
+            said.append(proxies.why(error))
+            if error.code not in _AGAIN:
+                said, refused = said[-1:], error.code
+                break
+        except (OSError, http.client.HTTPException) as error:
+            if not isinstance(error, _LINE) and error.errno not in _NETWORK:
+                # the disk's
+                raise
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            said.append(_reason(reason))
+            if not _passing(reason):
+                break
+    because = [*_tries(said), "conda installer: " + proxies.way(url)]
+    raise CondaError("conda.download", "cannot fetch %s" % url, because, _download_hint(said, refused))
+
+
+def _try(url, part):
+    """One try, which goes on after the bytes that are there: returns True when the server agrees to that."""
     known = _validator(part, url)
     if known is None:
         # of another address, or nobody knows of what
         _forget(part)
     have = os.path.getsize(part) if os.path.isfile(part) else 0
-    request = urllib.request.Request(url)  # noqa: S310 - http checked above
+    request = urllib.request.Request(url)  # noqa: S310 - http checked by the caller
     request.add_header("User-Agent", "gpu-provision")
     request.add_header("Accept-Encoding", "identity")
     if have:
@@ -195,27 +187,22 @@ def _try(url, part, went_on):
             raise
         if error.headers.get("Content-Range", "").endswith("/%d" % have):
             # all of it is there; the checksum tells
-            went_on.append(have)
-            return
+            return True
         _forget(part)
-        _try(url, part, went_on)
-        return
+        return _try(url, part)
     with response:
         going_on = bool(have) and response.status == 206
-        if going_on:
-            went_on.append(have)
         rest = int(response.headers.get("Content-Length") or 0)
         if rest > conda_common.free_bytes(part):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), part)
         _remember(part, url, response.headers)
         with io.open(part, "r+b" if going_on else "wb") as file:
-            file.seek(have if going_on else 0)
-            got = 0
-            for block in iter(lambda: response.read(CHUNK), b""):
-                file.write(block)
-                got += len(block)
-        if rest > got:
-            raise http.client.IncompleteRead(b"", rest - got)
+            start = file.seek(have if going_on else 0)
+            shutil.copyfileobj(response, file, CHUNK)
+            missing = start + rest - file.tell()
+        if rest and missing > 0:
+            raise http.client.IncompleteRead(b"", missing)
+    return going_on
 
 
 def _validator(part, url):
@@ -246,27 +233,16 @@ def _mismatch(part, wanted, got):
     return because
 
 
-def _refused(url, error):
-    hint = "check miniconda_installer_url and the version"
-    if error.code in (401, 403):
-        hint = "the server requires a login or rejects this host: set a mirror with miniconda_installer_url"
-    if error.code == 407:
-        hint = _LOGIN
-    return CondaError(
-        "conda.download", "cannot fetch %s" % url, ["%d %s" % (error.code, error.reason), _way(url)], hint
-    )
-
-
-def _way(url):
-    return "conda installer: " + proxies.way(url)
-
-
-def _download_hint(said):
+def _download_hint(said, refused):
     text = " ".join(said)
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "the host does not trust that certificate: install its authority with update-ca-certificates"
     if "407" in text:
         return _LOGIN
+    if refused in (401, 403):
+        return "the server requires a login or rejects this host: set a mirror with miniconda_installer_url"
+    if refused:
+        return "check miniconda_installer_url and the version"
     if "Name or service not known" in text or "name resolution" in text:
         return "the host cannot resolve that name: it may need a proxy (gpu_proxy_https), or a mirror (miniconda_installer_url)"
     return (

@@ -21,11 +21,9 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import common 
 from ansible_collections.gpu.provision.plugins.module_utils.conda import condarc
 from ansible_collections.gpu.provision.plugins.module_utils.conda import fetch as conda_fetch
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
-from ansible_collections.gpu.provision.plugins.module_utils.conda import run as conda_run
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import (
     PROFILE,
     CondaError,
-    Lock,
     Owner,
     Work,
     read_text,
@@ -165,14 +163,7 @@ class _Install(Work):
         for user in self.params.get("shell_init") or ():
             self.shell_init(user)
         after = state if self.check else self.state()
-        return {
-            "changed": bool(self.done),
-            "done": self.done,
-            "diff": self.diff,
-            "warnings": self.warnings,
-            "state": after["state"],
-            "version": after["version"],
-        }
+        return {"warnings": self.warnings, "state": after["state"], "version": after["version"]}
 
     def state(self):
         return conda_read.prefix_state(self.prefix)
@@ -189,7 +180,7 @@ class _Install(Work):
             return
         self.must_be_writable(state)
         if what == "finish":
-            with Lock(self.marker, self.prefix) as lock:
+            with conda_common.locked(self.marker, self.prefix) as lock:
                 state = self.state()
                 if not state["missing"] and not state["leftovers"] and self.works():
                     # An installer that went on alone came to its end after we had died.
@@ -232,7 +223,7 @@ class _Install(Work):
     def begin(self, fetched, over):
         """Put our marker into the prefix, and install under it."""
         self.put_marker(self.marker_text(fetched, over))
-        with Lock(self.marker, self.prefix) as lock:
+        with conda_common.locked(self.marker, self.prefix) as lock:
             self.install(fetched, over, lock)
 
     def finish(self, state, lock):
@@ -316,7 +307,7 @@ class _Install(Work):
         """Run the installer in the prefix under our marker; over: onto what is there (-u), else from nothing."""
         installer = self.params["installer"]
         if over:
-            conda_run.refuse_foreign(self.prefix + "/bin/conda", self.owner)
+            conda_common.refuse_foreign(self.prefix + "/bin/conda", self.owner)
         # -f: the folder is there, with our marker in it.
         argv = ["bash", fetched["path"], "-b", "-u" if over else "-f", "-p", self.prefix]
         result = conda_common.run(argv, self.owner, self.umask, self.params.get("timeout") or 3600, inherit=(lock,))
@@ -333,7 +324,7 @@ class _Install(Work):
     def works(self):
         """True when the conda of the prefix answers."""
         try:
-            result = conda_run.run([self.prefix + "/bin/conda", "--version"], self.owner, self.umask, 120)
+            result = conda_common.run([self.prefix + "/bin/conda", "--version"], self.owner, self.umask, 120)
         except OSError:
             # no interpreter, or a file system without programs
             return False
@@ -362,7 +353,7 @@ class _Install(Work):
         self.as_owner(os.unlink, self.marker)
 
     def write_record(self, record):
-        self.as_owner(write_text, self.prefix + "/" + conda_read.RECORD, json.dumps(record, indent=1) + "\n")
+        self.write(self.prefix + "/" + conda_read.RECORD, json.dumps(record, indent=1) + "\n")
 
     # --- around it
 
@@ -373,12 +364,7 @@ class _Install(Work):
         path = self.prefix + "/.condarc"
         before = self.as_owner(read_text, path)
         after = condarc.merge(before or "", wanted, path)
-        if after == before:
-            return
-        self.done.append("set %s in %s" % (", ".join(sorted(wanted)), path))
-        self.file_diff(path, before, after)
-        if not self.check:
-            self.as_owner(write_text, path, after)
+        self.put(path, before, after, "set %s in %s" % (", ".join(sorted(wanted)), path))
 
     def terms(self):
         """Accept terms that are not accepted yet, and note them: the next plan needs no conda to know."""
@@ -390,7 +376,7 @@ class _Install(Work):
             said = "accepted the terms of %s, as miniconda_accept_tos says" % redact.text(channel)
             if not self.check:
                 words = ["tos", "accept", "--system", "--override-channels", "--channel", channel]
-                result = conda_run.run([self.prefix + "/bin/conda", *words], self.owner, self.umask, 300)
+                result = conda_common.run([self.prefix + "/bin/conda", *words], self.owner, self.umask, 300)
                 if result.rc == 2 and "invalid choice" in result.text:
                     self.warnings.append("this conda has no terms plugin: it asks for no acceptance")
                     return
@@ -416,9 +402,10 @@ class _Install(Work):
         if before == text:
             return
         self.done.append("wrote " + PROFILE)
-        self.file_diff(PROFILE, before, text)
+        self.show(PROFILE, before, text)
         if not self.check:
-            write_text(PROFILE, text)
+            with conda_common.writing():
+                write_text(PROFILE, text)
             os.chmod(PROFILE, 0o644)
 
     def shell_init(self, name):
@@ -438,7 +425,7 @@ class _Install(Work):
         self.done.append("initialised %s for %s" % (shell, name))
         if self.check:
             return
-        result = conda_run.run([self.prefix + "/bin/conda", "init", shell], user, 0o022, 120)
+        result = conda_common.run([self.prefix + "/bin/conda", "init", shell], user, 0o022, 120)
         after = conda_common.as_owner(user, 0o022, read_text, path)
         if result.rc != 0 or conda_read.init_block(after or "") != self.prefix:
             raise CondaError(
@@ -447,10 +434,7 @@ class _Install(Work):
                 conda_common.last_lines(result.text),
                 "can %s read %s and write %s?" % (name, self.prefix, path),
             )
-        self.file_diff(path, before, after)
-
-    def file_diff(self, path, before, after):
-        self.show(path, redact.text(before or ""), redact.text(after))
+        self.show(path, before, after)
 
 
 def _is_newer(version, state):

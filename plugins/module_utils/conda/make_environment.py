@@ -22,14 +22,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import environ
 from ansible_collections.gpu.provision.plugins.module_utils.conda import errors as conda_errors
 from ansible_collections.gpu.provision.plugins.module_utils.conda import marker as conda_marker
 from ansible_collections.gpu.provision.plugins.module_utils.conda import read as conda_read
-from ansible_collections.gpu.provision.plugins.module_utils.conda import run as conda_run
-from ansible_collections.gpu.provision.plugins.module_utils.conda.common import (
-    CondaError,
-    Lock,
-    Work,
-    read_text,
-    write_text,
-)
+from ansible_collections.gpu.provision.plugins.module_utils.conda.common import CondaError, Work, read_text, write_text
 from ansible_collections.gpu.provision.plugins.module_utils.lib import own_files, redact, scratch
 
 EXPORTS = "/var/backups/gpu-provision/conda"
@@ -139,7 +132,7 @@ def plain_http(urls):
 
 def with_channels(text, channels):
     """An environment.yml that says from where: channels are put in where it names none, and no default ones with them."""
-    if not channels or condarc.value(text, "channels", "the environment file") is not None:
+    if not channels or "channels" in conda_read.condarc(text):
         return text
     return condarc.merge(text, {"channels": [*channels, "nodefaults"]}, "the environment file")
 
@@ -173,13 +166,7 @@ class _Environment(Work):
             self.library_path()
         if self.params.get("lib64_link"):
             self.lib64()
-        return {
-            "changed": bool(self.done),
-            "done": self.done,
-            "diff": self.diff,
-            "path": self.path,
-            "export": self.export,
-        }
+        return {"path": self.path, "export": self.export}
 
     def state(self):
         return conda_read.environment_state(self.path)
@@ -197,7 +184,7 @@ class _Environment(Work):
 
     def create(self):
         self.mark(aside=None, moved=False)
-        with Lock(self.marker, self.path) as self.lock:
+        with conda_common.locked(self.marker, self.path) as self.lock:
             self.make()
             self.as_owner(os.unlink, self.marker)
 
@@ -205,7 +192,7 @@ class _Environment(Work):
         state = self.state()
         self.save(state)
         self.mark(aside=self.aside, moved=False)
-        with Lock(self.marker, self.path) as self.lock:
+        with conda_common.locked(self.marker, self.path) as self.lock:
             self.replace()
 
     def replace(self):
@@ -222,7 +209,7 @@ class _Environment(Work):
 
     def finish(self):
         """Take up what a run before left: it is begun anew, unless all was done but the tidying up."""
-        with Lock(self.marker, self.path) as self.lock:
+        with conda_common.locked(self.marker, self.path) as self.lock:
             note = self.note()
             aside = note.get("aside")
             moved = bool(aside) and (note.get("moved") or os.path.lexists(self.aside))
@@ -315,7 +302,7 @@ class _Environment(Work):
 
     def call(self, argv, extra, who, sources):
         try:
-            result = conda_run.run(
+            result = conda_common.run(
                 argv, self.owner, self.umask, self.params.get("timeout") or 7200, extra, inherit=(self.lock,)
             )
         except OSError as error:
@@ -358,7 +345,7 @@ class _Environment(Work):
             ("environment.yml", [self.conda, "env", "export", "--prefix", self.path]),
             ("explicit.txt", [self.conda, "list", "--prefix", self.path, "--explicit"]),
         ):
-            result = conda_run.run(argv, self.owner, self.umask, 600)
+            result = conda_common.run(argv, self.owner, self.umask, 600)
             if result.rc != 0:
                 raise CondaError(
                     "conda.export",
@@ -373,13 +360,9 @@ class _Environment(Work):
     def library_path(self):
         for path, text in conda_marker.library_path_scripts(self.path):
             before = self.as_owner(read_text, path) if os.path.isdir(self.path) else None
-            if before == text:
-                continue
-            self.done.append("wrote " + path)
-            self.show(path, before or "", text)
-            if not self.check:
+            if before is None and not self.check:
                 self.as_owner(os.makedirs, os.path.dirname(path), 0o777, True)
-                self.as_owner(write_text, path, text)
+            self.put(path, before, text)
 
     def lib64(self):
         link = self.path + "/lib64"

@@ -28,9 +28,6 @@ _NETWORK = lazy_re.compile(
 _MOST_HOMES, _MOST_FOLDERS, _MOST_PREFIXES, _MOST_ENVIRONMENTS = 200, 400, 64, 500
 
 
-digest = conda_environment.digest
-
-
 def read(tree, wanted=()):
     """Return facts.Conda as a dict.
 
@@ -181,7 +178,7 @@ def read_prefix(tree, path, owners=None, homes=None):
     for file in _condarcs(path, home):
         text = tree.read(file, 1 << 16)
         if text is not None:
-            values = condarc(text)
+            values = conda_read.condarc(text)
             if isinstance(values.get("channels"), list):
                 condarcs[file] = values["channels"]
             if file == path + "/.condarc":
@@ -227,29 +224,6 @@ def _condarcs(path, home):
     """Configuration files of conda, lowest priority first."""
     files = ["/etc/conda/.condarc", "/etc/conda/condarc", path + "/.condarc", path + "/condarc"]
     return files + ([home + "/.conda/.condarc", home + "/.condarc"] if home else [])
-
-
-def condarc(text):
-    """Return {key: text or list of texts} of a .condarc: the little of YAML that such files use."""
-    found, key = {}, None
-    for line in text.splitlines():
-        line = re.sub(r"(^|\s)#.*$", "", line).rstrip()
-        item = re.match(r"^\s*-\s*(.+)$", line)
-        pair = re.match(r"^([A-Za-z_]+)\s*:\s*(.*)$", line)
-        if pair:
-            key, value = pair.group(1), pair.group(2)
-            inline = re.match(r"^\[(.*)\]$", value)
-            if inline:
-                found[key] = [_bare(part) for part in inline.group(1).split(",") if part.strip()]
-            else:
-                found[key] = _bare(value) if value else []
-        elif item and key is not None and isinstance(found[key], list):
-            found[key].append(_bare(item.group(1)))
-    return found
-
-
-def _bare(text):
-    return text.strip().strip("\"'")
 
 
 def _terms(tree, path, home):

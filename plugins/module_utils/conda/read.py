@@ -46,6 +46,7 @@ TERMS_CHANNELS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.
 # One of these at the top of a folder: an installation of conda, or what is left of one.
 _MARKS = frozenset(["condabin", "_conda", MARKER]).union(LEFTOVERS)
 _MOST_TERMS, _MOST_BLOCK = 50, 4096
+_CONDARC_KEY = lazy_re.compile(r"""(?P<quote>["']?)(?P<key>[A-Za-z_][\w.-]*)(?P=quote)\s*:(?:\s+(?P<value>.*))?$""")
 _INIT_PREFIX = lazy_re.compile(r"""['"]?(/[^'"\n]*?)/bin/conda\b['"]?""")
 
 
@@ -199,7 +200,7 @@ def normalised(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-# --- records, terms, shells
+# --- records, terms
 
 
 def read_record(path, tree=None):
@@ -238,6 +239,69 @@ def terms_hash(channel):
     """Folder name under which the terms plugin keeps a channel (hash_channel in conda-anaconda-tos, path.py)."""
     location, _, name = re.sub(r"^[a-z]+://", "", channel.rstrip("/")).partition("/")
     return digests.sha256((location + name).encode("utf-8")).hexdigest()
+
+
+# --- .condarc: YAML, which the standard library cannot read. What is needed are top-level keys, by their lines.
+
+
+def condarc(text):
+    """Return {key: text or list of texts} of a .condarc, without what cannot be understood."""
+    lines = text.split("\n")
+    found = {key: condarc_value(lines[slice(*span)]) for key, span in condarc_blocks(lines)[0].items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def condarc_blocks(lines):
+    """Where each top-level key lies: {key: (first line, line after its last)}; trailing comments are not its own.
+
+    And the first line that cannot be understood, as (number, key that is there twice or None); None where all can.
+    """
+    found, key, odd = {}, None, None
+    for number, line in enumerate(lines):
+        bare = _no_comment(line)
+        if not bare.strip() or bare in ("---", "..."):
+            continue
+        inner = line[0] in " \t" or (key and re.match(r"-(\s|$)", line))
+        if inner and key:
+            found[key] = (found[key][0], number + 1)
+            continue
+        match = None if inner else _CONDARC_KEY.match(bare)
+        key = match.group("key") if match else None
+        if odd is None and (key is None or key in found):
+            odd = (number, key)
+        if key:
+            found[key] = (number, number + 1)
+    return found, odd
+
+
+def condarc_value(lines):
+    """The value of a block, as a text or a list of texts; None for what is neither (a mapping, a block text)."""
+    first = _CONDARC_KEY.match(_no_comment(lines[0])).group("value")
+    rest = [_no_comment(line) for line in lines[1:]]
+    rest = [line for line in rest if line.strip()]
+    if first and not rest:
+        if first.startswith("[") and first.endswith("]"):
+            return [condarc_scalar(item) for item in first[1:-1].split(",") if item.strip()]
+        return None if first[0] in "{|>&*!" else condarc_scalar(first)
+    if not first and rest and all(re.match(r"\s*-\s+\S", line) for line in rest):
+        return [condarc_scalar(line.strip()[1:]) for line in rest]
+    return "" if not first and not rest else None
+
+
+def _no_comment(line):
+    return "" if line.lstrip().startswith("#") else re.split(r"\s#", line)[0].rstrip()
+
+
+def condarc_scalar(text):
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    lower = text.lower()
+    # YAML 1.1, which conda reads: yes and on are true.
+    return "true" if lower in ("true", "yes", "on") else "false" if lower in ("false", "no", "off") else text
+
+
+# --- shells
 
 
 def init_block(text):

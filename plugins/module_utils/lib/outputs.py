@@ -7,6 +7,7 @@ Runs on hosts: standard library only, any Python from 3.8.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -49,6 +50,18 @@ class Output(object):
         self.process.wait(None if deadline is None else max(0.001, deadline - time.monotonic()))
         return self.text(self.process.stdout), self.text(self.process.stderr)
 
+    def end(self, timeout, grace=20):
+        """As wait; when the time is over the session gets TERM, and after grace KILL: (output, errors, timed_out)."""
+        try:
+            return (*self.wait(timeout), False)
+        except subprocess.TimeoutExpired:
+            _signal(self.process, signal.SIGTERM)
+        try:
+            return (*self.wait(grace), True)
+        except subprocess.TimeoutExpired:
+            _signal(self.process, signal.SIGKILL)
+        return (*self.wait(), True)
+
     def text(self, pipe):
         """What came through a pipe until now, as bytes."""
         return b"".join(self.parts.get(pipe, ()))
@@ -70,6 +83,11 @@ class Output(object):
         except BrokenPipeError:
             return True
         return not self.data
+
+
+def _signal(process, number):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 def ask(command, timeout, most=MOST_BYTES, env=None):

@@ -263,6 +263,21 @@ def open_lock(path, warnings):
     return handle
 
 
+def wait_for(handle, seconds):
+    """Lock an open file, which other processes may have for that long; returns success. Raises OSError."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+
+
 @contextlib.contextmanager
 def locked(path, seconds, busy):
     """Hold a lock file while a block runs: the kernel lets go of it with the process. Raises busy, and ownfiles.FileError.
@@ -271,17 +286,12 @@ def locked(path, seconds, busy):
     """
     handle = open_lock(path, [])
     try:
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise own_files.FileError(path, "lock", error) from None
-            if time.monotonic() > deadline:
-                raise busy
-            time.sleep(0.02)
+        try:
+            mine = wait_for(handle, seconds)
+        except OSError as error:
+            raise own_files.FileError(path, "lock", error) from None
+        if not mine:
+            raise busy
         yield
     finally:
         os.close(handle)

@@ -16,6 +16,7 @@ from provision.facts.diagnostics import Bundled
 from provision.lib.findings import Check
 from provision.parts.cuda import checks as cuda_checks
 from provision.parts.cuda import library_checks
+from provision.parts.cuda.packages import of_kind
 
 _OWN_LINE = "remove these lines (ld.so.conf.d serves every program, cuda-select one shell)"
 
@@ -382,7 +383,7 @@ def _compat(case: Case) -> Iterator[Found]:
 
 @rule("cuda.meta_pulls_driver")
 def _meta(case: Case) -> Iterator[Found]:
-    metas = cuda_checks.metas_with_driver(case.facts)
+    metas = of_kind(case.facts.packages, "meta_with_driver")
     replaced = []
     for row in apt(case).transactions:
         gone = [

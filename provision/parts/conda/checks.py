@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from provision.catalog.versions import same
 from provision.facts import CondaEnvironment, CondaPrefix, Facts
 from provision.lib.findings import Check
+from provision.lib.text import plural
 from provision.parts.check import EnvironmentExpect, Expect, check, failed, passed, skipped, warned
-from provision.parts.conda.state import framework
+from provision.parts.conda.state import framework, frameworks
 
 _GPU_NAME = re.compile(r"cuda|gpu|(^|[^a-z])cu[0-9]{2,3}", re.I)
 _DEFAULTS = re.compile(r"^(defaults|main|r|pkgs/(main|r))$|//repo\.anaconda\.com/pkgs/(main|r)/?$")
@@ -42,7 +44,7 @@ def prefixes(facts: Facts, expect: Expect) -> Check:
         )
     if not found:
         return skipped("no conda, and none is asked for")
-    return passed(f"{_count(len(found), 'installation')} whole", evidence)
+    return passed(f"{plural(len(found), 'installation')} whole", evidence)
 
 
 @check("conda.environments")
@@ -67,7 +69,7 @@ def environments(facts: Facts, expect: Expect) -> Check:
     if bad:
         hint = "provision plan shows the changes; what differs is rebuilt only with miniconda_rebuild: true"
         return failed(f"not as asked for: {'; '.join(bad)}", bad + evidence, hint)
-    return passed(f"{_count(len(want.environments), 'environment')} as asked for", evidence)
+    return passed(f"{plural(len(want.environments), 'environment')} as asked for", evidence)
 
 
 def _differs(item: EnvironmentExpect, env: CondaEnvironment) -> list[str]:
@@ -79,16 +81,11 @@ def _differs(item: EnvironmentExpect, env: CondaEnvironment) -> list[str]:
             problems.append(f"{name} is missing")
             continue
         (have, _, local), (asked, _, wanted) = there.partition("+"), version.partition("+")
-        if not _begins(have, asked.replace(".*", "")) or (local and wanted and local != wanted):
+        if not same(asked, have) or (local and wanted and local != wanted):
             problems.append(f"{name} is {there}, {version} is asked for")
     if item.lib64 and not env.lib64:
         problems.append("lib64 is missing")
     return problems
-
-
-def _begins(version: str, asked: str) -> bool:
-    parts = asked.split(".")
-    return version.split(".")[: len(parts)] == parts
 
 
 @check("conda.cpu_build")
@@ -114,11 +111,11 @@ def cpu_builds(facts: Facts, expect: Expect) -> Check:
     )
     evidence = bad + odd or [_of(env) for env in judged]
     if bad:
-        return failed(f"{_count(len(bad), 'environment')} cannot use the GPU", evidence, hint)
+        return failed(f"{plural(len(bad), 'environment')} cannot use the GPU", evidence, hint)
     if odd:
-        message = f"{_count(len(odd), 'environment')} made for the GPU by name or by packages cannot use it"
+        message = f"{plural(len(odd), 'environment')} made for the GPU by name or by packages cannot use it"
         return warned(message, evidence, hint)
-    return passed(f"none where it should not be, of {_count(len(judged), 'environment')}", evidence)
+    return passed(f"none where it should not be, of {plural(len(judged), 'environment')}", evidence)
 
 
 def _build(env: CondaEnvironment, name: str) -> str:
@@ -183,10 +180,6 @@ def _list(names: Iterable[str] | None) -> str:
     return ", ".join(names or ()) or "nothing"
 
 
-def _count(number: int, one: str) -> str:
-    return f"{number} {one}" if number == 1 else f"{number} {one}s"
-
-
 def _of_prefix(prefix: CondaPrefix) -> str:
     parts = [prefix.distribution, prefix.version] if prefix.state == "whole" else [prefix.state]
     lacks = f" ({', '.join(prefix.missing)})" if prefix.missing else ""
@@ -196,7 +189,7 @@ def _of_prefix(prefix: CondaPrefix) -> str:
 def _of(env: CondaEnvironment) -> str:
     """An environment in a line: /opt/miniconda3/envs/x: python 3.11.9, torch 2.6.0+cu124, CUDA 12.4."""
     parts = [f"python {env.python}"] if env.python else []
-    parts += [f"{name} {v}" for name in ("torch", "tensorflow", "jax") for v in [framework(env, name)] if v]
+    parts += [f"{name} {version}" for name, version in frameworks(env).items()]
     parts += [f"CUDA {env.cuda}"] if env.cuda else []
     return f"{env.path}: {', '.join(parts) or env.state}"
 

@@ -14,6 +14,8 @@ from typing import Any
 from provision.facts import Facts
 from provision.parts.decision import of_role
 
+# Says where an installation lies that is only named, not asked for.
+ENVIRONMENTS_PREFIX = "prefix of the environment"
 _LISTS = ("packages", "pip", "channels")
 # What of an environment's config decides what is in it; where it lies does not.
 _CONTENT = ("python", "cuda", "torch", "torch_from", "tensorflow", "jax", "cudnn", "packages", "pip", "channels")
@@ -136,12 +138,15 @@ class CondaConfig:
         users += self.shell_init if self.wanted else ()
         return [*self.prefixes(), *(f"~{user}" for user in dict.fromkeys(users))]
 
-    def prefixes(self) -> list[str]:
-        """Every installation that is asked for or named, in order."""
-        found = [self.prefix] if self.system else []
-        found += [self.user_prefix(user) for user in self.all_users]
-        found += [env.prefix for env in self.environments if env.prefix]
-        return list(dict.fromkeys(found))
+    def prefixes(self) -> dict[str, tuple[str, str]]:
+        """Every installation that is asked for or named, in order: (owner or "", variable that says where it lies)."""
+        found = {self.prefix: (self.owner, "miniconda_prefix")} if self.system else {}
+        for user in self.all_users:
+            found.setdefault(self.user_prefix(user), (user, "miniconda_users_prefix"))
+        for env in self.environments:
+            if env.prefix:
+                found.setdefault(env.prefix, (env.user, ENVIRONMENTS_PREFIX))
+        return found
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
+from provision.catalog.builds import of_toolkit
 from provision.catalog.versions import key, minor, same
-from provision.errors import UsageError
 from provision.parts.conda.desired import EnvironmentConfig
 from provision.parts.conda.file import CondaFile, read_file
-from provision.parts.conda.frameworks import NONE, Frameworks, said
+from provision.parts.conda.frameworks import NONE, Frameworks
 from provision.parts.conda.view import Recipe
+from provision.parts.decision import Refused
 
 # Wheels of torch before 2.3 are built against numpy 1, and say so nowhere (source: PyTorch's release notes of 2.3).
 _NUMPY_2_FROM = (2, 3)
@@ -38,24 +40,23 @@ class EnvironmentJudge(Frameworks):
     def run(self) -> EnvironmentJudge:
         env = self.env
         if env.file:
-            self._file()
+            with suppress(Refused):
+                self._file()
             return self
         self._keys()
         if self.blockers:
             return self
-        if env.torch:
-            self.torch()
-        if env.tensorflow:
-            self.tensorflow()
-        if env.jax:
-            self.jax()
-        if not (env.torch or env.tensorflow or env.jax) and env.cuda and env.cuda not in NONE:
-            self._toolkit()
-        self._cudnn()
-        python = self._python()
-        if self.blockers:
-            return self
-        self._build(python)
+        frameworks = [(env.torch, self.torch), (env.tensorflow, self.tensorflow), (env.jax, self.jax)]
+        takes = [take for asked, take in frameworks if asked]
+        if not takes and env.cuda not in ("", *NONE):
+            takes = [self._toolkit]
+        for take in takes:
+            with suppress(Refused):
+                take()
+        if not self.blockers:
+            with suppress(Refused):
+                self._cudnn()
+                self._build(self._python())
         return self
 
     # --- what the values say by themselves ---------------------------------------------------------------------
@@ -75,8 +76,7 @@ class EnvironmentJudge(Frameworks):
             self.block(
                 "conda.cuda_invalid",
                 f"'{env.cuda}' is not a version of CUDA",
-                [],
-                'written cuda: "12.4", or cuda: none',
+                hint='written cuda: "12.4", or cuda: none',
             )
         for key_, items, is_one in (
             ("packages", env.packages, _SPEC.fullmatch),
@@ -107,11 +107,7 @@ class EnvironmentJudge(Frameworks):
 
     def _toolkit(self) -> None:
         text, conda = self.env.cuda, self.catalog.conda.cuda
-        try:
-            found = self.catalog.cuda(text)
-        except UsageError as error:
-            self.block("conda.cuda_unknown", f"there is no CUDA {text} in the catalog", said(error))
-            return
+        found = self.known(self.catalog.cuda, "conda.cuda_unknown", "CUDA", text)
         if text.isdigit():
             fit = [
                 m
@@ -123,36 +119,32 @@ class EnvironmentJudge(Frameworks):
             found = fit[-1] if fit else found
         cuda = found.version
         if key(cuda) > key(conda.version_pin.newest):
-            self.block(
+            self.refuse(
                 "conda.cuda_not_packaged",
                 f"conda-forge is not known to have CUDA {cuda}",
                 [f"the newest that the catalog knows there is {conda.version_pin.newest}"],
             )
-            return
-        refusal = self.toolkit_refusal(cuda)
-        if refusal:
-            self.block(refusal[0], f"CUDA {cuda} does not run here", [refusal[1]])
-            return
+        self.must_run(of_toolkit(self.catalog, cuda), f"CUDA {cuda}", f"CUDA {cuda}")
         self._cudas.append(cuda)
         exact = text if text.count(".") == 2 else cuda
         if key(cuda) <= key(conda.legacy.last):
             self._conda.append(f"{conda.legacy.package}={exact}")
-            self.reason(f"CUDA {exact} of conda", f"the package {conda.legacy.package}: libraries without nvcc")
+            self.chose(f"CUDA {exact} of conda", f"the package {conda.legacy.package}: libraries without nvcc")
         else:
             self._conda += [f"{conda.version_pin.package}={cuda}", f"cuda-toolkit={exact}"]
-            self.reason(f"CUDA {exact} of conda", "compiler and libraries of conda-forge, all at one version")
+            self.chose(f"CUDA {exact} of conda", "compiler and libraries of conda-forge, all at one version")
 
     def _cudnn(self) -> None:
         text = self.env.cudnn
-        if not text or self.blockers:
+        if not text:
             return
         if not re.fullmatch(r"[0-9]+(\.[0-9]+){0,3}", text):
-            self.block("conda.cudnn_invalid", f"'{text}' is not a version of cuDNN", [], 'written cudnn: "9"')
+            self.refuse("conda.cudnn_invalid", f"'{text}' is not a version of cuDNN", hint='written cudnn: "9"')
         elif self._frameworks:
             brought = sorted({version for _, version in self._cudnns.values()})
             if brought and all(same(text, version) for version in brought):
                 return
-            self.block(
+            self.refuse(
                 "conda.cudnn_of_framework",
                 f"cuDNN {text} cannot be chosen beside a framework",
                 [
@@ -162,7 +154,7 @@ class EnvironmentJudge(Frameworks):
                 "leave cudnn out; the framework's own is used",
             )
         elif not self._cudas:
-            self.block(
+            self.refuse(
                 "conda.cudnn_without_cuda",
                 f"cuDNN {text} without CUDA",
                 ["cuDNN is built for one CUDA"],
@@ -171,13 +163,11 @@ class EnvironmentJudge(Frameworks):
         else:
             pair = self.catalog.cudnn_for(self._cudas[0], self.host.gpus, version=text)
             if pair is None:
-                self.block(
+                self.refuse(
                     "conda.cudnn_other_cuda",
                     f"there is no cuDNN {text} for CUDA {self._cudas[0]} on these GPUs",
-                    [],
-                    f"leave cudnn out, or take {self._other_cudnn()}",
+                    hint=f"leave cudnn out, or take {self._other_cudnn()}",
                 )
-                return
             self._conda.insert(0, f"cudnn={text}")
 
     def _other_cudnn(self) -> str:
@@ -187,34 +177,30 @@ class EnvironmentJudge(Frameworks):
     # --- Python ------------------------------------------------------------------------------------------------
 
     def _python(self) -> str:
-        """The Python of the environment; "" and a blocker where the frameworks have none in common, or not this one."""
-        if self.blockers:
-            return ""
+        """The Python of the environment, "" for any; refused where the frameworks have none in common, or not this one."""
         common: list[str] | None = None
         for _, listed in self._pythons:
             common = listed if common is None else [python for python in common if python in listed]
         because = [f"{name} has wheels for Python {_span(listed)}" for name, listed in self._pythons]
         if common is not None and not common:
-            self.block(
+            self.refuse(
                 "conda.no_common_python",
                 "its frameworks have no Python in common",
                 because,
                 "put them into environments of their own",
             )
-            return ""
         if self.env.python:
             if common is not None and minor(self.env.python) not in common:
                 names = " and ".join(name for name, _ in self._pythons)
-                self.block(
+                self.refuse(
                     "conda.no_wheel_for_python", f"there are no wheels of {names} for Python {self.env.python}", because
                 )
-                return ""
             self._unheard_of_python()
             return self.env.python
         if common is None:
             return ""
         chosen = common[-2] if len(common) > 1 else common[-1]
-        self.reason(
+        self.chose(
             f"Python {chosen}",
             "the newest but one that it has wheels for: other packages are often late for the newest",
         )
@@ -238,13 +224,12 @@ class EnvironmentJudge(Frameworks):
         if self.blockers:
             return
         if self._extra_channels and not python:
-            self.block(
+            self.refuse(
                 "conda.python_needed",
                 "which Python it is for must be said",
                 ["builds of the channel pytorch are named by it, and the catalog does not know which there are"],
                 'python: "3.10"',
             )
-            return
         conda = [item.replace("PYTHON", minor(python)) for item in self._conda]
         pip = [*self._pip, *env.pip]
         steps = list(self._wheels)
@@ -263,12 +248,11 @@ class EnvironmentJudge(Frameworks):
             self.warn(
                 "conda.no_gpu",
                 "it is made for CUDA, and this host has no GPU for it",
-                [],
-                "cuda: none asks for builds without",
+                hint="cuda: none asks for builds without",
             )
         override = (host.max_cuda or self._cudas[0]) if gpu and conda and not host.solves_by_itself else ""
         if override:
-            self.reason(
+            self.chose(
                 f"CONDA_OVERRIDE_CUDA={override}",
                 "the driver does not run yet when conda solves"
                 if not host.loaded
@@ -311,30 +295,26 @@ class EnvironmentJudge(Frameworks):
         env = self.env
         others = [k for k in env.asked() if k not in ("name", "file_sha256", "torch_from")]
         if others:
-            self.block(
+            self.refuse(
                 "conda.file_and_keys",
                 f"file describes the whole environment, {others[0]} would have no effect",
-                [],
-                f"take {', '.join(others)} out, or file",
+                hint=f"take {', '.join(others)} out, or file",
             )
-            return
         if env.content is None:
-            self.block(
+            self.refuse(
                 "conda.file_unreadable",
                 f"{env.file} cannot be read",
                 [env.unreadable or "it was not read"],
                 "paths are those of the controller, relative ones begin at the inventory's folder",
             )
-            return
         found = read_file(env.content)
         if found.error:
-            self.block(
+            self.refuse(
                 "conda.file_unreadable",
                 f"{env.file} is no file of an environment",
                 [found.error],
                 "conda env export and conda list --explicit write such files",
             )
-            return
         self._check_file(found)
         if self.blockers:
             return
@@ -355,7 +335,7 @@ class EnvironmentJudge(Frameworks):
         """Judge what the file names as the same were written in keys."""
         if found.cpu and self.host.gpus:
             self.warn(
-                "conda.cpu_build", f"{self.env.file} asks for a build without CUDA", [], "the GPUs will not be used"
+                "conda.cpu_build", f"{self.env.file} asks for a build without CUDA", hint="the GPUs will not be used"
             )
         if not (found.torch or found.tensorflow):
             return

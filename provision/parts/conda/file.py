@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import yaml
 
-_BUILD_CUDA = re.compile(r"cuda_?([0-9]+\.[0-9]+|[0-9]{3})")
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.conda.environment import by_build, cuda_of_tag
 
 
 @dataclass
@@ -34,10 +35,7 @@ class CondaFile:
             self.python = ".".join(version.split(".")[:2])
         elif name == "pytorch":
             self.torch = version
-            match = _BUILD_CUDA.search(build)
-            if match:
-                digits = match[1]
-                self.cuda = digits if "." in digits else f"{digits[:-1]}.{digits[-1]}"
+            self.cuda = by_build(build)[1] or self.cuda
             self.cpu = self.cpu or "cpu" in build
         elif name in ("pytorch-cuda", "cudatoolkit", "cuda-version") and version:
             self.cuda = self.cuda or ".".join(version.split(".")[:2])
@@ -50,8 +48,7 @@ class CondaFile:
             self.tensorflow = match[2].rstrip(".")
         elif match:
             self.torch = match[2].rstrip(".")
-            tag = re.fullmatch(r"cu([0-9]{2,3})([0-9])", match[3] or "")
-            self.cuda = f"{tag[1]}.{tag[2]}" if tag else self.cuda
+            self.cuda = cuda_of_tag(match[3] or "") or self.cuda
             self.cpu = self.cpu or (match[3] or "").startswith("cpu")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.conda.environment import cuda_of_tag
 from provision.catalog import UNSURE, Catalog, TorchRelease
 from provision.catalog.builds import (
     Build,
@@ -20,30 +22,29 @@ from provision.catalog.builds import (
 from provision.catalog.frameworks import code_held, pythons, tensorflow_pin
 from provision.catalog.models.frameworks import CodeList
 from provision.catalog.versions import key, minor, same
-from provision.errors import Issue, UsageError
+from provision.errors import UsageError
 from provision.parts.conda.desired import CondaConfig, EnvironmentConfig
 from provision.parts.conda.view import HostView, Recipe
-from provision.parts.plan import Reason
+from provision.parts.decision import BaseDecision
 
+T = TypeVar("T")
 NONE = ("none", "cpu")
 # MKL 2024.1 took a symbol away that the channel's builds need (source: pytorch/pytorch#123097).
 _MKL = "mkl<2024.1"
 
 
-class Frameworks:
-    """Collects what an environment is made of; each method takes one framework, or refuses it in ``blockers``."""
+class Frameworks(BaseDecision):
+    """Collects what an environment is made of; each method takes one framework, or refuses it (Refused)."""
 
     def __init__(
         self, env: EnvironmentConfig, host: HostView, catalog: Catalog, config: CondaConfig, channels: Sequence[str]
     ):
+        super().__init__()
         self.env, self.host, self.catalog, self.config = env, host, catalog, config
         self.channels = tuple(env.channels or channels)
         self.driver = Driver(host.driver or "", host.max_cuda or None)
         # Nobody knows what a card that is not in the catalog runs: nothing is refused for it.
         self.known_gpus = [gpu for gpu in host.gpus if gpu.cc]
-        self.blockers: list[Issue] = []
-        self.warnings: list[Issue] = []
-        self.reasons: list[Reason] = []
         self.recipe: Recipe | None = None
         # (framework, Pythons it has wheels for)
         self._pythons: list[tuple[str, list[str]]] = []
@@ -61,41 +62,37 @@ class Frameworks:
 
     # --- texts -----------------------------------------------------------------------------------------------
 
-    def block(self, code: str, message: str, because: Sequence[str] = (), hint: str = "") -> None:
-        self.blockers.append(
-            Issue(
-                code=code, message=f"environment {self.env.name}: {message}", because=list(because), hint=hint or None
-            )
-        )
+    def block(self, code: str, message: str, because: Sequence[str] = (), hint: str | None = None) -> None:
+        super().block(code, f"environment {self.env.name}: {message}", because, hint)
 
     def warn(self, code: str, message: str, because: Sequence[str] = (), hint: str | None = None) -> None:
-        self.warnings.append(
-            Issue(code=code, message=f"environment {self.env.name}: {message}", because=list(because), hint=hint)
-        )
+        super().warn(code, f"environment {self.env.name}: {message}", because, hint)
 
-    def reason(self, value: str, because: str) -> None:
-        self.reasons.append(Reason(what=f"environment {self.env.name}", value=value, because=because))
+    def chose(self, value: str, because: str) -> None:
+        self.reason(f"environment {self.env.name}", value, because)
+
+    def known(self, find: Callable[[str], T], code: str, title: str, text: str) -> T:
+        """What the catalog has of a version; refused where it has none."""
+        try:
+            return find(text)
+        except UsageError as error:
+            issue = error.issue
+            because = [*issue.because, *filter(None, [issue.hint])]
+            self.refuse(code, f"there is no {title} {text} in the catalog", because)
 
     # --- PyTorch -----------------------------------------------------------------------------------------------
 
     def torch(self) -> None:
         match = re.fullmatch(r"v?([0-9]+(?:\.[0-9]+){0,2})(?:\+(cu[0-9]{2,4}|cpu))?", self.env.torch)
         if match is None:
-            self.block("conda.torch_unknown", f"'{self.env.torch}' is not a version of PyTorch", ['written "2.6.0"'])
-            return
+            self.refuse("conda.torch_unknown", f"'{self.env.torch}' is not a version of PyTorch", ['written "2.6.0"'])
         text, local = match[1], match[2]
-        try:
-            release = self.catalog.torch(text)
-        except UsageError as error:
-            self.block("conda.torch_unknown", f"there is no PyTorch {text} in the catalog", said(error))
-            return
+        release = self.known(self.catalog.torch, "conda.torch_unknown", "PyTorch", text)
         version = text if text.count(".") == 2 else release.version
         tag = self._asked_tag(local)
-        if self.blockers:
-            return
         channel = self.env.torch_from == "pytorch"
         if channel and key(minor(version)) > key(self.catalog.conda.pytorch_channel.last):
-            self.block(
+            self.refuse(
                 "conda.channel_ended",
                 f"the channel pytorch has no PyTorch {version}",
                 [
@@ -103,19 +100,14 @@ class Frameworks:
                 ],
                 "leave torch_from out: wheels have it",
             )
-            return
         if channel and self.host.machine != "x86_64":
-            self.block(
+            self.refuse(
                 "conda.no_build_for_machine",
                 f"the channel pytorch has no builds with CUDA for {self.host.machine}",
-                [],
-                "leave torch_from out: wheels may have it",
+                hint="leave torch_from out: wheels may have it",
             )
-            return
         if tag != "cpu":
             tag = self._torch_tag(release, version, tag)
-            if tag is None:
-                return
         if release.python is None:
             self.warn("conda.uncertain", f"for which Pythons there are wheels of PyTorch {version} is not known")
         else:
@@ -127,50 +119,48 @@ class Frameworks:
         cuda = self.env.cuda
         asked = None if not cuda else "cpu" if cuda in NONE else "cu" + "".join(cuda.split(".")[:2])
         if local and asked and local != asked and not (cuda.isdigit() and local[2:-1] == cuda):
-            self.block(
+            self.refuse(
                 "conda.contradiction",
                 f"torch {self.env.torch} and cuda {cuda} contradict each other",
-                [f"+{local} is the build for CUDA {_of_tag(local)}"],
+                [f"+{local} is the build for CUDA {cuda_of_tag(local) or local}"],
                 "leave cuda out, or remove it from the version of torch",
             )
         return local or asked
 
-    def _torch_tag(self, release: TorchRelease, version: str, asked: str | None) -> str | None:
-        """The tag whose wheels run here; None, and blockers, when there is none."""
+    def _torch_tag(self, release: TorchRelease, version: str, asked: str | None) -> str:
+        """The tag whose wheels run here."""
         tags = self.catalog.frameworks.torch.tags
         available = torch_tags(self.catalog, release, self.host.machine)
         exact = asked is not None and not (self.env.cuda.isdigit() and asked == f"cu{self.env.cuda}")
         fit = [tag for tag in available if asked is None or tag == asked or (not exact and tag[2:-1] == self.env.cuda)]
         if not fit:
             have = ", ".join(f"{tags[tag].cuda} ({tag})" for tag in available)
-            asked_cuda = _of_tag(asked or "") if exact else self.env.cuda
-            self.block(
+            asked_cuda = (cuda_of_tag(asked or "") or asked) if exact else self.env.cuda
+            self.refuse(
                 "conda.torch_not_built",
                 f"there is no build of PyTorch {version} {f'for CUDA {asked_cuda}' if asked and available else 'with CUDA'}"
                 f"{'' if available else f' for {self.host.machine}'}",
                 [f"it is built for CUDA {have}"] if have else [],
             )
-            return None
         refusals = {tag: self._why_not(version, tag) for tag in fit}
         works = [tag for tag in fit if refusals[tag] is None]
         if not works:
             found = [refusal for refusal in refusals.values() if refusal]
             # The GPU is the harder fact: a driver can be changed.
             code = next((c for c, _ in found if c == "conda.no_code_for_gpu"), found[0][0])
-            cuda = f" for CUDA {_of_tag(fit[0])}" if len(fit) == 1 else ""
+            cuda = f" for CUDA {tags[fit[0]].cuda}" if len(fit) == 1 else ""
             ending = {"conda.no_code_for_gpu": "does not run on every GPU of this host"}.get(
                 code, f"does not run on driver {self.host.driver}"
             )
             lists = [self.catalog.torch_arch_list(version, tag, self.host.machine) for tag in fit]
             doubts = [line for codes in lists for line in _doubt(codes)] if code == "conda.no_code_for_gpu" else []
             because = [*(because for _, because in found), *dict.fromkeys(doubts)]
-            self.block(code, f"PyTorch {version}{cuda} {ending}", because)
-            return None
+            self.refuse(code, f"PyTorch {version}{cuda} {ending}", because)
         builds = {tag: of_torch(self.catalog, version, tag, self.host.machine) for tag in works}
         chosen = choose_torch(release, builds, self.known_gpus)
         if len(fit) > 1 and chosen != release.default:
             skipped = refusals.get(release.default)
-            self.reason(
+            self.chose(
                 f"CUDA {tags[chosen].cuda}",
                 skipped[1] if skipped else f"the newest build of PyTorch {version} that is asked for and runs here",
             )
@@ -210,7 +200,7 @@ class Frameworks:
         )
         if cuda and release.cudnn and tag == release.default:
             self._cudnns["PyTorch"] = (cuda.split(".")[0], release.cudnn)
-        self.reason(
+        self.chose(
             f"PyTorch {version} for {f'CUDA {cuda}' if cuda else 'the CPU'}",
             f"wheels of {base}/{tag}, pinned with their local version, so that no other build can come",
         )
@@ -226,7 +216,7 @@ class Frameworks:
             beside = "pytorch-cuda" if key(version) >= (1, 13) else "cudatoolkit"
             self._conda += [f"pytorch={version}=pyPYTHON_cuda{cuda}_{build}", f"{beside}={cuda}", _MKL]
         self._extra_channels += ["pytorch", "nvidia"]
-        self.reason(
+        self.chose(
             f"PyTorch {version} for {f'CUDA {cuda}' if cuda else 'the CPU'}",
             "of the channel pytorch, the build string pinned, so that none for the CPU can come",
         )
@@ -235,11 +225,7 @@ class Frameworks:
 
     def tensorflow(self) -> None:
         text = self.env.tensorflow
-        try:
-            release = self.catalog.tensorflow(text)
-        except UsageError as error:
-            self.block("conda.tensorflow_unknown", f"there is no TensorFlow {text} in the catalog", said(error))
-            return
+        release = self.known(self.catalog.tensorflow, "conda.tensorflow_unknown", "TensorFlow", text)
         pin = tensorflow_pin(self.catalog, text, release.version)
         self._pythons.append((f"TensorFlow {release.version}", pythons(*release.python)))
         if self.env.cuda in NONE:
@@ -248,18 +234,16 @@ class Frameworks:
             return
         major = release.cuda.split(".")[0]
         if self.env.cuda and not same(self.env.cuda, release.cuda) and not self.env.torch:
-            self.block(
+            self.refuse(
                 "conda.tensorflow_other_cuda",
                 f"TensorFlow {release.version} is not built for CUDA {self.env.cuda}",
                 [f"it is built and tested with CUDA {release.cuda}, cuDNN {release.cudnn}"],
             )
-            return
         if self.host.machine not in self.catalog.frameworks.tensorflow.machines:
-            self.block(
+            self.refuse(
                 "conda.no_build_for_machine",
                 f"TensorFlow {release.version} has no build with CUDA for {self.host.machine}",
             )
-            return
         build = of_tensorflow(self.catalog, release)
         if not self.driver.is_at_least(build.min_driver):
             self.block(
@@ -285,15 +269,13 @@ class Frameworks:
             self._pip.append(f"tensorflow[and-cuda]{pin}")
             if re.fullmatch(r"[0-9.]+", release.extra.cudnn):
                 self._cudnns["TensorFlow"] = (major, release.extra.cudnn)
-            self.reason(
-                f"TensorFlow {pin.strip('=')} for CUDA {release.cuda}", "its wheels bring their CUDA (and-cuda)"
-            )
+            self.chose(f"TensorFlow {pin.strip('=')} for CUDA {release.cuda}", "its wheels bring their CUDA (and-cuda)")
             return
         # One solve, cuDNN named first: asked for later it would move CUDA to another version.
         self._conda += [f"cudnn={release.cudnn}", f"cudatoolkit={release.cuda}"]
         self._pip.append(f"tensorflow{pin}")
         self._library_path = True
-        self.reason(
+        self.chose(
             f"TensorFlow {pin.strip('=')} with CUDA {release.cuda} of conda",
             "its wheels bring none; the libraries are found by a script of this environment alone (M4)",
         )
@@ -301,8 +283,7 @@ class Frameworks:
     def jax(self) -> None:
         env = self.env
         if not re.fullmatch(r"[0-9]+(\.[0-9]+){1,2}", env.jax):
-            self.block("conda.jax_unknown", f"'{env.jax}' is not a version of JAX", [], 'written jax: "0.4.35"')
-            return
+            self.refuse("conda.jax_unknown", f"'{env.jax}' is not a version of JAX", hint='written jax: "0.4.35"')
         pin = f"=={env.jax}" if env.jax.count(".") == 2 else f"=={env.jax}.*"
         self._frameworks["jax"] = env.jax
         release = None
@@ -320,66 +301,46 @@ class Frameworks:
             return
         asked = env.cuda.split(".")[0] if env.cuda else self._cudas[0].split(".")[0] if self._cudas else "12"
         if asked not in ("12", "13"):
-            self.block(
+            self.refuse(
                 "conda.jax_other_cuda",
                 f"there is no JAX for CUDA {asked}",
                 ["its wheels are for CUDA 12 and 13"],
                 'cuda: "12" goes with JAX',
             )
-            return
         codes = next((build for build in release.builds if build.extra == f"cuda{asked}"), None) if release else None
         if release and codes is None:
             majors = [key(build.cuda)[0] for build in release.builds]
-            self.block(
+            self.refuse(
                 "conda.jax_other_cuda",
                 f"JAX {release.version} has no build for CUDA {asked}",
                 [f"it is built for CUDA {' and '.join(map(str, majors))}"],
                 f'cuda: "{majors[-1]}" goes with JAX {release.version}',
             )
-            return
         if release and self.host.machine == "aarch64" and not release.aarch64:
             known = [v for v, row in self.catalog.frameworks.jax.releases.items() if row.aarch64]
-            self.block(
+            self.refuse(
                 "conda.no_build_for_machine",
                 f"JAX {release.version} has no build with CUDA for {self.host.machine}",
-                [],
-                f'jax: "{known[-1]}" has one',
+                hint=f'jax: "{known[-1]}" has one',
             )
-            return
-        refusal = (
-            self._refusal(of_jax(self.catalog, codes), f"JAX {env.jax}")
-            if codes
-            else self.toolkit_refusal(f"{asked}.0")
-        )
-        if refusal:
-            self.block(refusal[0], f"JAX for CUDA {asked} does not run here", [refusal[1]])
-            return
+        title = f"JAX {env.jax}" if codes else f"CUDA {asked}.0"
+        build = of_jax(self.catalog, codes) if codes else of_toolkit(self.catalog, f"{asked}.0")
+        self.must_run(build, title, f"JAX for CUDA {asked}")
         self._cudas.append(asked)
         self._pip.append(f"jax[cuda{asked}]{pin}")
-        self.reason(f"JAX {env.jax} for CUDA {asked}", f"its wheels bring their CUDA (cuda{asked})")
+        self.chose(f"JAX {env.jax} for CUDA {asked}", f"its wheels bring their CUDA (cuda{asked})")
 
-    def toolkit_refusal(self, cuda: str) -> tuple[str, str] | None:
-        """Why programs of a CUDA do not run on this host, as (code, sentence); None when they do."""
-        return self._refusal(of_toolkit(self.catalog, cuda), f"CUDA {cuda}")
-
-    def _refusal(self, build: Build, title: str) -> tuple[str, str] | None:
+    def must_run(self, build: Build, title: str, what: str) -> None:
+        """Refuse programs of a build that do not run on this host."""
         # PTX is enough here: what an environment is for is not known.
         why = build.why_not(self.known_gpus, Driver(self.host.driver or ""))
         if why is None:
-            return None
+            return
+        code = "conda.no_code_for_gpu" if why.gpu else "conda.driver_too_old"
+        reason = f"needs driver {why.least} or newer; this host has {self.host.driver}"
         if why.gpu:
-            return "conda.no_code_for_gpu", f"{title} has no code for {why.gpu.name} ({why.gpu.cc})"
-        return "conda.driver_too_old", f"{title} needs driver {why.least} or newer; this host has {self.host.driver}"
-
-
-def _of_tag(tag: str) -> str:
-    """CUDA of a tag: cu124 -> 12.4."""
-    match = re.fullmatch(r"cu([0-9]+)([0-9])", tag)
-    return f"{match[1]}.{match[2]}" if match else tag
-
-
-def said(error: UsageError) -> list[str]:
-    return [*error.issue.because, *([error.issue.hint] if error.issue.hint else [])]
+            reason = f"has no code for {why.gpu.name} ({why.gpu.cc})"
+        self.refuse(code, f"{what} does not run here", [f"{title} {reason}"])
 
 
 def _doubt(codes: CodeList | None) -> list[str]:

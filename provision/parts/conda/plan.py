@@ -11,6 +11,7 @@ from typing import Any
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.conda.common import PROFILE
 from provision.facts import Facts
+from provision.lib.text import plural
 from provision.parts.check import CondaExpect, EnvironmentExpect, PrefixExpect
 from provision.parts.conda.desired import CondaConfig
 from provision.parts.conda.prefix import PrefixTarget
@@ -78,8 +79,7 @@ def conda_summary(decision: CondaDecision) -> str:
         return ""
     places = ", ".join(prefix.path for prefix in decision.prefixes)
     count = len(decision.environments)
-    environments = "" if not count else f", {count} environment{'' if count == 1 else 's'}"
-    return f"conda in {places}{environments}"
+    return f"conda in {places}" + (f", {plural(count, 'environment')}" if count else "")
 
 
 def _prefix_args(prefix: PrefixTarget) -> dict[str, Any]:

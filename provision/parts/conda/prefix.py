@@ -13,10 +13,11 @@ from ansible_collections.gpu.provision.plugins.module_utils.conda import common 
 from provision.catalog import Catalog
 from provision.catalog.frameworks import CondaInstaller, conda_installers, moving_installer, version_key
 from provision.catalog.versions import key, same
-from provision.errors import Issue
+from provision.errors import Issue, UsageError
 from provision.facts import CondaPrefix, Facts
 from provision.parts.conda.addresses import unverified
 from provision.parts.conda.desired import CondaConfig
+from provision.parts.decision import Refused
 
 if TYPE_CHECKING:
     from provision.parts.conda.resolve import CondaDecision
@@ -68,45 +69,39 @@ class PrefixJudge:
     because: list[str] = field(default_factory=list)
     details: list[str] = field(default_factory=list)
 
-    def decide(self) -> PrefixTarget | None:
-        """The installation as it is to be; None where it is refused."""
+    def decide(self) -> PrefixTarget:
+        """The installation as it is to be. Raises Refused."""
         config, found = self.config, self.found
-        system = self.managed and self.owner == config.owner and path_is(self.path, config.prefix)
+        system = self.managed and self.owner == config.owner and self.path == (config.prefix.rstrip("/") or "/")
         state = found.state if found else "absent"
         if not self.managed and state != "whole":
-            self.out.block(
+            self.out.refuse(
                 "conda.prefix_missing",
                 f"there is no conda in {self.path}",
                 [f"an environment names it as its prefix; it is {state}"],
                 "remove the key prefix, and the environment is made in miniconda_prefix",
             )
-            return None
         action = self._action(state)
-        if action is None:
-            return None
         existing = found if found and state == "whole" else None
         distribution = existing.distribution if existing else config.distribution
         channels = self._channels(distribution)
-        if channels is None:
-            return None
         installer, url = None, ""
         if action in ("install", "repair", "update"):
-            chosen = choose_installer(config, self.catalog, self.machine)
-            if isinstance(chosen, Issue):
-                self.out.blockers.append(chosen)
-                return None
-            installer, url = chosen
+            try:
+                installer, url = choose_installer(config, self.catalog, self.machine)
+            except UsageError as error:
+                self.out.blockers.append(error.issue)
+                raise Refused from error
             if action == "update" and existing and not _older(existing.version, installer, self.catalog):
                 action, installer, url = "", None, ""
                 self.because.clear()
             elif not installer.sha256 and unverified(url):
-                self.out.block(
+                self.out.refuse(
                     "conda.unverified",
                     f"the installer comes over http, and nothing verifies it: {url}",
                     ["it is executed, so an attacker on the network could run code on this host"],
                     "miniconda_installer_sha256, an exact miniconda_version, or an address with https://",
                 )
-                return None
             elif installer.version == "latest":
                 self.out.warn(
                     "conda.unpinned",
@@ -149,20 +144,19 @@ class PrefixJudge:
             details=tuple(self.details),
         )
 
-    def _action(self, state: str) -> str | None:
-        """What has to be done with what is there; None and a blocker where that is not allowed."""
+    def _action(self, state: str) -> str:
+        """What has to be done with what is there; refused where that is not allowed."""
         found = self.found
         if state in ("absent", "empty"):
             self.because.append("it is not there")
             return "install"
         if state == "foreign":
-            self.out.block(
+            self.out.refuse(
                 "conda.prefix_foreign",
                 f"{self.path} holds something else than conda",
                 ["gpu-provision does not move or remove it"],
                 "another miniconda_prefix, or move that folder away",
             )
-            return None
         if state == "partial" and found and found.unfinished:
             self.because.append("an installation by gpu-provision was interrupted")
             return "install"
@@ -171,22 +165,21 @@ class PrefixJudge:
             if self.config.repair:
                 self.because.append(f"only part of it is there: {', '.join(missing)}")
                 return "repair"
-            self.out.block(
+            self.out.refuse(
                 "conda.prefix_partial",
                 f"{self.path} is only part of a conda",
                 missing,
                 "miniconda_repair: true installs over it, environments in it stay; or another miniconda_prefix",
             )
-            return None
         return "update" if self.config.update and self.managed else ""
 
-    def _channels(self, distribution: str) -> tuple[str, ...] | None:
+    def _channels(self, distribution: str) -> tuple[str, ...]:
         config = self.config
         if config.channels:
             named = needs_terms(config.channels, self.catalog)
             if named and not config.accept_tos and self.managed:
                 self.out.blockers.append(terms_issue(self.path, named))
-                return None
+                raise Refused
             return config.channels
         if distribution in ("miniconda", "anaconda") and not config.accept_tos:
             self.out.reason(
@@ -280,10 +273,6 @@ class PrefixJudge:
         return found
 
 
-def path_is(path: str, asked: str) -> bool:
-    return path == (asked.rstrip("/") or "/")
-
-
 def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
 
@@ -296,59 +285,59 @@ def _older(version: str | None, installer: CondaInstaller, catalog: Catalog) -> 
     return version is None or key(version)[:3] < version_key(wanted)[:3]
 
 
-def choose_installer(config: CondaConfig, catalog: Catalog, machine: str) -> tuple[CondaInstaller, str] | Issue:
-    """The installer that is asked for, and the URL to fetch it from ("" when it is a file); an Issue where there is none."""
+def choose_installer(config: CondaConfig, catalog: Catalog, machine: str) -> tuple[CondaInstaller, str]:
+    """The installer that is asked for, and the URL to fetch it from ("" when it is a file). Raises UsageError."""
     if config.installer_url and config.installer_file:
-        return Issue(
-            code="conda.installer_twice",
-            message="miniconda_installer_url and miniconda_installer_file are both given",
+        raise UsageError(
+            "conda.installer_twice",
+            "miniconda_installer_url and miniconda_installer_file are both given",
             hint="one of them is enough",
         )
     if config.installer_sha256 and not re.fullmatch(r"[0-9a-f]{64}", config.installer_sha256):
-        return Issue(
-            code="conda.installer_checksum_invalid",
-            message="miniconda_installer_sha256 is no sha256",
+        raise UsageError(
+            "conda.installer_checksum_invalid",
+            "miniconda_installer_sha256 is no sha256",
             because=["it has 64 digits, 0 to 9 and a to f"],
             hint="sha256sum FILE prints it",
         )
     source = config.installer_file or config.installer_url
     if config.installer_file and not config.installer_file.startswith("/"):
-        return Issue(
-            code="conda.installer_invalid",
-            message=f"{config.installer_file!r} is no absolute path of the host",
+        raise UsageError(
+            "conda.installer_invalid",
+            f"{config.installer_file!r} is no absolute path of the host",
             hint="miniconda_installer_file is a path on the host; miniconda_installer_url fetches it",
         )
     if config.installer_url and not re.match(r"^(https?|file)://", config.installer_url):
-        return Issue(
-            code="conda.installer_invalid",
-            message=f"{config.installer_url!r} is no URL",
+        raise UsageError(
+            "conda.installer_invalid",
+            f"{config.installer_url!r} is no URL",
             hint="it begins with https://, http:// or file://",
         )
     if source and not source.endswith("/"):
         return _own_installer(config, catalog, machine, source)
     chosen = _of_catalog(config, catalog, machine)
-    if isinstance(chosen, Issue):
-        return chosen
     if config.installer_sha256:
         chosen = chosen.model_copy(update={"sha256": config.installer_sha256})
     return chosen, source + chosen.file if source else chosen.url
 
 
-def _of_catalog(config: CondaConfig, catalog: Catalog, machine: str) -> CondaInstaller | Issue:
+def _of_catalog(config: CondaConfig, catalog: Catalog, machine: str) -> CondaInstaller:
     name = config.distribution.capitalize()
     if config.version == "latest":
         moving = moving_installer(catalog, config.distribution, machine)
         newest = getattr(catalog.conda, config.distribution).newest
-        return moving or Issue(
-            code="conda.no_moving_installer",
-            message=f"the address of {name}'s latest installer is not known",
-            hint=f'miniconda_version: "{newest}", or its URL in miniconda_installer_url',
-        )
+        if moving is None:
+            raise UsageError(
+                "conda.no_moving_installer",
+                f"the address of {name}'s latest installer is not known",
+                hint=f'miniconda_version: "{newest}", or its URL in miniconda_installer_url',
+            )
+        return moving
     every = conda_installers(catalog, config.distribution, machine)
     if not every:
-        return Issue(
-            code="conda.no_installer_for_machine",
-            message=f"there is no installer of {name} for {machine} in the catalog",
+        raise UsageError(
+            "conda.no_installer_for_machine",
+            f"there is no installer of {name} for {machine} in the catalog",
             hint="miniconda_installer_url and miniconda_installer_sha256 name your own",
         )
     fit = [i for i in every if not config.version or i.version == config.version]
@@ -360,9 +349,9 @@ def _of_catalog(config: CondaConfig, catalog: Catalog, machine: str) -> CondaIns
         within = [v for v in known if v.startswith(config.version + ".")]
         older = [v for v in known if wanted and version_key(v)[:3] <= wanted]
         nearest = next(iter(within or older), known[-1] if wanted else known[0])
-        return Issue(
-            code="conda.version_unknown",
-            message=f"there is no {name} {config.version} in the catalog",
+        raise UsageError(
+            "conda.version_unknown",
+            f"there is no {name} {config.version} in the catalog",
             because=[f"known: {', '.join(known)}"],
             hint=f'miniconda_version: "{nearest}"; or miniconda_installer_url with miniconda_installer_sha256',
         )
@@ -370,9 +359,9 @@ def _of_catalog(config: CondaConfig, catalog: Catalog, machine: str) -> CondaIns
         with_python = [i for i in fit if i.python == config.python]
         if not with_python:
             known = [i.python or "" for i in fit]
-            return Issue(
-                code="conda.installer_python",
-                message=f"{name} {fit[0].version} has no base with Python {config.python}",
+            raise UsageError(
+                "conda.installer_python",
+                f"{name} {fit[0].version} has no base with Python {config.python}",
                 because=[
                     f"it has them with Python {', '.join(dict.fromkeys(known))}",
                     "environments have their own Python",
@@ -383,9 +372,7 @@ def _of_catalog(config: CondaConfig, catalog: Catalog, machine: str) -> CondaIns
     return fit[0]
 
 
-def _own_installer(
-    config: CondaConfig, catalog: Catalog, machine: str, source: str
-) -> tuple[CondaInstaller, str] | Issue:
+def _own_installer(config: CondaConfig, catalog: Catalog, machine: str, source: str) -> tuple[CondaInstaller, str]:
     """An installer by its whole URL or path; one that the catalog knows by its name has its checksum from there."""
     file = source.rpartition("/")[2]
     url = "" if config.installer_file else source
@@ -393,9 +380,9 @@ def _own_installer(
     if known:
         return known.model_copy(update={"sha256": config.installer_sha256 or known.sha256}), url
     if not config.installer_sha256 and config.version != "latest":
-        return Issue(
-            code="conda.installer_checksum_missing",
-            message=f"the catalog does not know {file}",
+        raise UsageError(
+            "conda.installer_checksum_missing",
+            f"the catalog does not know {file}",
             because=["an installer runs as the owner, so it is checked by its sha256 first"],
             hint="miniconda_installer_sha256: what sha256sum prints of it",
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
@@ -19,15 +20,15 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import redact
 from provision.catalog import Catalog
 from provision.catalog.frameworks import MACHINES
 from provision.errors import UsageError
-from provision.facts import CondaEnvironment, CondaPrefix, Facts
+from provision.facts import CondaEnvironment, Facts
 from provision.parts.conda.addresses import unverified, unverified_in_file
-from provision.parts.conda.desired import CondaConfig, EnvironmentConfig, Places, places
+from provision.parts.conda.desired import ENVIRONMENTS_PREFIX, CondaConfig, EnvironmentConfig, Places, places
 from provision.parts.conda.environment import EnvironmentJudge
-from provision.parts.conda.prefix import PrefixJudge, PrefixTarget, needs_terms, terms_issue
+from provision.parts.conda.prefix import CONDA_FORGE, PrefixJudge, PrefixTarget, needs_terms, terms_issue
 from provision.parts.conda.state import differences, made_by_us
 from provision.parts.conda.suggest import HAS_WAY_OUT, nearest
 from provision.parts.conda.view import HostView, Recipe
-from provision.parts.decision import BaseDecision, Decision
+from provision.parts.decision import BaseDecision, Decision, Refused
 from provision.parts.driver.installed import is_passthrough, library_version
 
 # Installers refuse it, and nobody wants it emptied (constructor's header; the rest is common sense).
@@ -104,17 +105,18 @@ class _Resolver:
             return self.out
         self._without_effect()
         by_path = {prefix.path: prefix for prefix in self.facts.conda.prefixes}
-        owners = self._owners()
-        self.out.wanted = list(owners)
-        for path, owner in owners.items():
-            found = by_path.get(path)
-            machine, managed = self.host.machine, path not in self._others()
+        for asked, (user, variable) in self.config.prefixes().items():
+            path, machine = self.places[asked], self.host.machine
+            if path in self.out.wanted:
+                continue
+            self.out.wanted.append(path)
+            found, managed = by_path.get(path), variable != ENVIRONMENTS_PREFIX
+            owner = user or (found and found.owner) or "root"
             judge = PrefixJudge(self.config, path, owner, found, self.catalog, machine, self.facts, self.out, managed)
-            target = judge.decide()
-            if target is not None:
-                self.out.prefixes.append(target)
+            with suppress(Refused):
+                self.out.prefixes.append(judge.decide())
         for env in self.config.environments:
-            self._environment(env, by_path)
+            self._environment(env)
         # Two users' installations are decided for the same reason: it is reported once.
         reasons = self.out.reasons
         self.out.reasons = [reason for at, reason in enumerate(reasons) if reason not in reasons[:at]]
@@ -125,20 +127,16 @@ class _Resolver:
     def _check_values(self) -> None:
         """Refuse names and paths that cannot be: nothing of them may reach a command."""
         config = self.config
-        for user in (
-            *config.all_users,
-            *config.shell_init,
-            config.owner,
-            *(e.user for e in config.environments if e.user),
+        users = [*config.all_users, *config.shell_init, config.owner]
+        users += [env.user for env in config.environments if env.user]
+        for kind, file, names in (
+            ("user", "passwd", users),
+            ("group", "group", [config.group] if config.group else []),
         ):
-            if not _USER.fullmatch(user):
-                self.out.block(
-                    "conda.user_invalid", f"{user!r} is no name of a user", [], "write it as /etc/passwd has it"
-                )
-        if config.group and not _USER.fullmatch(config.group):
-            self.out.block(
-                "conda.user_invalid", f"{config.group!r} is no name of a group", [], "write it as /etc/group has it"
-            )
+            for name in names:
+                if not _USER.fullmatch(name):
+                    hint = f"write it as /etc/{file} has it"
+                    self.out.block("conda.user_invalid", f"{name!r} is no name of a {kind}", hint=hint)
         for variable, url in (
             ("miniconda_installer_url", config.installer_url),
             ("miniconda_wheel_index_url", config.wheel_index_url),
@@ -161,8 +159,7 @@ class _Resolver:
                 self.out.block(
                     "conda.name_invalid",
                     f"environment {env.name}: conda's own is called so",
-                    [],
-                    "take another name; the base is left to conda itself",
+                    hint="take another name; the base is left to conda itself",
                 )
             elif env.name.lower() in ("true", "false"):
                 self.out.block(
@@ -184,13 +181,12 @@ class _Resolver:
                 self.out.block(
                     "conda.name_twice",
                     f"environment {name} is asked for {count} times in {prefix}",
-                    [],
-                    "every environment of an installation has a name of its own",
+                    hint="every environment of an installation has a name of its own",
                 )
         if self.out.blockers:
             return
-        for asked in config.prefixes():
-            self._path(asked, self.places[asked])
+        for asked, (_, variable) in config.prefixes().items():
+            self._path(asked, self.places[asked], variable)
         for variable, user in (
             ("miniconda_owner", config.owner),
             *(("miniconda_shell_init", u) for u in config.shell_init),
@@ -234,14 +230,11 @@ class _Resolver:
                 "miniconda_install: true asks for it",
             )
 
-    def _path(self, asked: str, path: str) -> None:
-        own = asked == self.config.prefix
-        variable = "miniconda_prefix" if own else "prefix of the environment"
-        if asked in {self.config.user_prefix(user) for user in self.config.all_users}:
-            variable = "miniconda_users_prefix"
-        other = {"miniconda_users_prefix": "miniconda_users_prefix: /opt/conda/{user}"}.get(
-            variable, "miniconda_prefix: /opt/miniconda3" if own else "remove the key prefix"
-        )
+    def _path(self, asked: str, path: str, variable: str) -> None:
+        other = {
+            "miniconda_prefix": "miniconda_prefix: /opt/miniconda3",
+            "miniconda_users_prefix": "miniconda_users_prefix: /opt/conda/{user}",
+        }.get(variable, "remove the key prefix")
         if re.match(r"~(/|$)", path):
             self.out.block(
                 "conda.prefix_invalid",
@@ -270,7 +263,7 @@ class _Resolver:
             )
         elif re.search(r"[^\w./+~@-]", path):
             self.out.block(
-                "conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", [], other
+                "conda.prefix_invalid", f"{path!r} has signs that shells and installers trip over", hint=other
             )
         elif _SYSTEM_FOLDER.fullmatch(path) or path in self.facts.conda.homes.values() or path.startswith(_NOT_A_DISK):
             self.out.block(
@@ -280,40 +273,18 @@ class _Resolver:
                 other,
             )
 
-    def _owners(self) -> dict[str, str]:
-        """{path: owner} of every installation that is asked for, written out."""
-        config = self.config
-        found = {self.places[config.prefix]: config.owner} if config.system else {}
-        for user in config.all_users:
-            found.setdefault(self.places[config.user_prefix(user)], user)
-        for env in config.environments:
-            if env.prefix:
-                found.setdefault(self.places[env.prefix], env.user or self._owner_of(self.places[env.prefix]))
-        return found
-
-    def _owner_of(self, path: str) -> str:
-        prefix = next((p for p in self.facts.conda.prefixes if p.path == path), None)
-        return (prefix.owner if prefix else None) or "root"
-
-    def _others(self) -> set[str]:
-        """Installations that environments only name: they are not ours to install."""
-        own = {self.places[self.config.user_prefix(user)] for user in self.config.all_users}
-        if self.config.system:
-            own.add(self.places[self.config.prefix])
-        return {self.places[env.prefix] for env in self.config.environments if env.prefix} - own
-
     # --- environments ----------------------------------------------------------------------------------------
 
-    def _environment(self, env: EnvironmentConfig, prefixes: dict[str, CondaPrefix]) -> None:
+    def _environment(self, env: EnvironmentConfig) -> None:
         prefix = self.places[self.config.prefix_of(env)]
-        target = next((p for p in self.out.prefixes if p.path == prefix), None)
-        channels = target.channels if target else ("conda-forge",)
+        installed = next((p for p in self.out.prefixes if p.path == prefix), None)
+        channels = installed.channels if installed else (CONDA_FORGE,)
         judge = EnvironmentJudge(env, self.host, self.catalog, self.config, channels).run()
         self._add_suggestions(env, judge)
         self.out.blockers += judge.blockers
         self.out.warnings += judge.warnings
         recipe = judge.recipe
-        if recipe is None or target is None:
+        if recipe is None or installed is None:
             return
         self._terms(env, recipe.channels)
         path = f"{prefix}/envs/{env.name}"
@@ -321,19 +292,10 @@ class _Resolver:
         action, because = self._compare(env, recipe, found)
         if action in ("create", "finish", "rebuild"):
             self.out.reasons += judge.reasons
-        self.out.environments.append(
-            EnvironmentTarget(
-                config=env,
-                prefix=prefix,
-                path=path,
-                owner=target.owner,
-                group=target.group,
-                umask=target.umask,
-                action=action,
-                recipe=recipe,
-                because=because,
-            )
+        target = EnvironmentTarget(
+            env, prefix, path, installed.owner, installed.group, installed.umask, action, recipe, because
         )
+        self.out.environments.append(target)
 
     def _add_suggestions(self, env: EnvironmentConfig, judge: EnvironmentJudge) -> None:
         open_ = [issue for issue in judge.blockers if issue.code in HAS_WAY_OUT and not issue.hint]

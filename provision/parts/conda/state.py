@@ -143,3 +143,9 @@ def framework(env: CondaEnvironment, name: str) -> str | None:
     """Version of a framework in an environment, by pip's name or by conda's; None when it is not there."""
     package = env.packages.get({"torch": "pytorch"}.get(name, name))
     return env.pip.get(name) or env.pip.get(f"{name}-cpu") or (package.version if package else None)
+
+
+def frameworks(env: CondaEnvironment) -> dict[str, str]:
+    """Frameworks of an environment and their versions, by pip's name or by conda's."""
+    found = {name: framework(env, name) for name in ("torch", "tensorflow", "jax")}
+    return {name: version for name, version in found.items() if version}

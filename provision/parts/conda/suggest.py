@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.conda.environment import cuda_of_tag
 from provision.catalog import Catalog
 from provision.catalog.frameworks import pythons
 from provision.catalog.versions import key, minor
@@ -60,8 +62,7 @@ def _plain(env: EnvironmentConfig) -> EnvironmentConfig:
     version, plus, local = env.torch.partition("+")
     if not plus:
         return env
-    digits = local.removeprefix("cu")
-    cuda = "none" if local == "cpu" else f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() else env.cuda
+    cuda = "none" if local == "cpu" else cuda_of_tag(local) or ""
     return replace(env, torch=version, cuda=env.cuda or cuda)
 
 

@@ -15,7 +15,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_name
 from provision.facts import CudaLibrary, Facts, Package, ShellLine
 from provision.lib.findings import Check
 from provision.parts.check import CudaExpect, Expect, check, failed, passed, skipped, warned
-from provision.parts.cuda.packages import installed_channels, of_channels, purge, shared_from
+from provision.parts.cuda.packages import installed_channels, of_channels, of_kind, purge, shared_from
 
 LINK = "/usr/local/cuda"
 # Forward compatibility is for data-center cards (source: NVIDIA's CUDA compatibility guide).
@@ -269,12 +269,6 @@ def driver_version(facts: Facts) -> str | None:
     return facts.module.loaded.version if facts.module.loaded else None
 
 
-def metas_with_driver(facts: Facts) -> list[str]:
-    """Installed packages of CUDA that bring a driver along, sorted."""
-    found = ((name, cuda_names.parse(name)) for name in installed(facts))
-    return sorted(name for name, package in found if package and package.kind == "meta_with_driver")
-
-
 def is_consumer(name: str) -> bool:
     """True for cards without forward compatibility, by nvidia-smi's name."""
     return bool(_CONSUMER.search(name))
@@ -321,7 +315,11 @@ def limited_toolkits(facts: Facts, want: CudaExpect) -> list[str]:
 def driver(facts: Facts, expect: Expect) -> Check:
     """The driver runs every toolkit, and nothing that came with a toolkit takes the driver's place."""
     want, version, effective = expect.cuda, driver_version(facts), effective_driver(facts)
-    metas, active, judged = metas_with_driver(facts), active_compat(facts), judged_toolkits(facts, expect.cuda)
+    metas, active, judged = (
+        of_kind(facts.packages, "meta_with_driver"),
+        active_compat(facts),
+        judged_toolkits(facts, expect.cuda),
+    )
     consumer = [gpu.name for gpu in facts.smi.gpus if is_consumer(gpu.name)]
     evidence = [f"driver {version}"] if version else []
     evidence += [

@@ -99,7 +99,6 @@ class Libraries:
                 code="cuda.cudnn_side_by_side",
                 message="these cuDNNs cannot be installed side by side",
                 because=["one cuDNN of a major is installed at a time, whatever CUDA it is for"],
-                hint="",
             )
         return found
 
@@ -108,7 +107,8 @@ class Libraries:
         order = [minor.split(".")[0] for minor in self.per_major()]
         best: tuple[tuple[int, ...], list[Pick]] | None = None
         for choice in itertools.product(*options):
-            if len({own_major(pick) for pick in choice}) < len(choice):
+            # one cuDNN of a major is installed at a time
+            if len({pick.upstream.split(".")[0] for pick in choice}) < len(choice):
                 continue
             majors = {pick.major for pick in choice}
             newest = max(choice, key=lambda pick: key(pick.upstream))
@@ -139,26 +139,22 @@ class Libraries:
         if kept or self.available is None:
             return kept
         rows = self._cudnn_candidates(own, cuda, config)
-        pair = self.catalog.cudnn_for(cuda, [gpu for gpu in self.gpus if gpu.cc], version=config.version)
-        tried = [c for c in rows if pair and pair.because.startswith("what NVIDIA") and self._is_pair(c, pair.pins)]
-        drives = [c for c in rows if not self._cudnn_late(cuda_names.upstream(c.version), c.version, cuda)]
+        known = self.catalog.cudnn_for(cuda, [gpu for gpu in self.gpus if gpu.cc], version=config.version)
+        tried = [c for c in rows if known and known.because.startswith("what NVIDIA") and self._is_pair(c, known.pins)]
+        drives = [c for c in rows if not self._cudnn_late(c.version)]
         if tried and drives and not self.update:
-            chosen, because = tried[0], f"{pair.because if pair else ''}"
+            chosen, because = tried[0], f"{known.because if known else ''}"
         elif drives:
             chosen, because = drives[0], f"the newest for CUDA {cuda} in {self.repository}"
         else:
-            some = [
-                c
-                for c in rows
-                if len(self._cudnn_late(cuda_names.upstream(c.version), c.version, cuda)) < len(self.gpus)
-            ]
+            some = [c for c in rows if len(self._cudnn_late(c.version)) < len(self.gpus)]
             if not some:
                 return None
             chosen, because = some[0], f"the newest for CUDA {cuda} that drives a part of the GPUs"
         if config.version and config.text != config.major:
             because = "asked for"
-        late = self._cudnn_late(cuda_names.upstream(chosen.version), chosen.version, cuda)
-        return Pick(config, cuda, chosen.version, self._pair(library, header, chosen.version), because, late)
+        pair = self._pair(library, header, chosen.version)
+        return Pick(config, cuda, chosen.version, pair, because, self._cudnn_late(chosen.version))
 
     @staticmethod
     def _is_pair(candidate: Candidate, pins: Iterable[str]) -> bool:
@@ -173,8 +169,10 @@ class Libraries:
             rows = _by_suffix(rows, cuda)
         return [c for c in rows if not self.headers or self._available(header, c.version)]
 
-    def _cudnn_late(self, version: str, _full: str, _cuda: str) -> tuple[str, ...]:
-        return tuple(gpu.name for gpu in self.gpus if gpu.cc and not self.catalog.cudnn_drives(version, gpu.cc))
+    def _cudnn_late(self, version: str) -> tuple[str, ...]:
+        """GPUs that a cuDNN (Debian version) has no code for."""
+        upstream = str(cuda_names.upstream(version))
+        return tuple(gpu.name for gpu in self.gpus if gpu.cc and not self.catalog.cudnn_drives(upstream, gpu.cc))
 
     def _why_no_cudnn(self, config: LibraryConfig) -> Issue:
         assert self.available is not None  # noqa: S101
@@ -188,7 +186,6 @@ class Libraries:
                     code="cuda.cudnn_gpu",
                     message=f"no cuDNN {config.text} for CUDA {cuda} has code for {self._cards()}",
                     because=[self._least(newest), *self._ccs()],
-                    hint="",
                 )
         every = LibraryConfig("auto")
         here = [c for cuda in minors for own in majors for c in self._cudnn_candidates(str(own), cuda, every)]
@@ -198,7 +195,6 @@ class Libraries:
                 code="cuda.cudnn_not_offered",
                 message=f"{self.repository} has no cuDNN {config.text} for CUDA {_list(minors)}",
                 because=[f"it has {', '.join(there[:6])}", *self.available.errors[:3]],
-                hint="",
             )
         others = sorted(
             {
@@ -221,7 +217,6 @@ class Libraries:
                 *([f"it has it for CUDA {', '.join(others)}"] if others else ["it has none at all"]),
                 *self.available.errors[:3],
             ],
-            hint="",
         )
 
     def _least(self, version: str) -> str:
@@ -251,7 +246,7 @@ class Libraries:
         assert self.available is not None  # noqa: S101
         library, header = cuda_names.nccl_packages()
         rows = self._nccl_candidates(config, cuda)
-        late = {c.version: self._nccl_late(c.version, c.version, cuda) for c in rows}
+        late = {c.version: self._nccl_late(c.version) for c in rows}
         rows = [c for c in rows if not self.gpus or len(late[c.version]) < len(self.gpus)]
         if not rows:
             return None
@@ -277,9 +272,9 @@ class Libraries:
         rows = _by_suffix([c for c in self.available.versions(library) if self._matches(config, c.version)], cuda)
         return [c for c in rows if not self.headers or self._available(header, c.version)]
 
-    def _nccl_late(self, _version: str, full: str, _cuda: str) -> tuple[str, ...]:
+    def _nccl_late(self, version: str) -> tuple[str, ...]:
         """GPUs that the CUDA of the suffix does not compile for. Inferred: NCCL is built for what its CUDA knows."""
-        built = cuda_names.suffix(full)
+        built = cuda_names.suffix(version)
         known = {minor.version for minor in self.catalog.cuda_minors}
         if built not in known:
             return ()
@@ -298,7 +293,6 @@ class Libraries:
                 code="cuda.nccl_gpu",
                 message=f"no NCCL for CUDA {_list(cudas)} has code for {self._cards()}",
                 because=[f"the newest is {rows[0].version}", *self._ccs()],
-                hint="",
             )
         there = [c.version for c in self.available.versions(library) if cuda_names.suffix(c.version)]
         what = f"NCCL {config.text}" if config.version else "NCCL"
@@ -312,18 +306,12 @@ class Libraries:
                 "libnccl2 works with one CUDA major: the one of its suffix",
                 *self.available.errors[:3],
             ],
-            hint="",
         )
 
     # --- shared -----------------------------------------------------------------------------------------------
 
     def _kept(
-        self,
-        config: LibraryConfig,
-        cuda: str,
-        library: str,
-        header: str,
-        late: Callable[[str, str, str], tuple[str, ...]],
+        self, config: LibraryConfig, cuda: str, library: str, header: str, late: Callable[[str], tuple[str, ...]]
     ) -> Pick | None:
         """The installed pair where it is what is wanted and whole."""
         if self.update and not config.revision and not (config.version and config.version.count(".") >= 3):
@@ -354,7 +342,7 @@ class Libraries:
                         if not rows[relation.name].installed or not relation.allows(rows[relation.name].version):
                             return None
                         pair[relation.name] = rows[relation.name].version
-        lacking = late(str(cuda_names.upstream(have.version)), have.version, cuda)
+        lacking = late(have.version)
         if self.gpus and len(lacking) == len(self.gpus):
             return None
         because = "it is installed; cuda_toolkit_update: true would update it"
@@ -395,11 +383,6 @@ class Libraries:
 
     def _ccs(self) -> list[str]:
         return [f"{gpu.name} has compute capability {gpu.cc}" for gpu in self.gpus if gpu.cc]
-
-
-def own_major(pick: Pick) -> str:
-    """cuDNN's own major: ``9``."""
-    return pick.upstream.split(".")[0]
 
 
 def in_the_way(facts: Facts, available: Candidates | None, wanted: dict[str, str]) -> list[str]:

@@ -40,7 +40,6 @@ def check_driver(catalog: Catalog, wanted: list[Wanted], version: str | None, ou
                     f"CUDA {item.toolkit.major}.x needs driver {item.toolkit.min_driver} or newer",
                     f"driver {version} {able}",
                 ],
-                "",
             )
     if partly:
         out.warn(
@@ -69,7 +68,7 @@ def check_gpus(catalog: Catalog, config: CudaConfig, wanted: list[Wanted], gpus:
             because.append("programs that carry PTX may still start; nvcc and the libraries have no code for it")
         message = f"CUDA {item.text} does not compile for {join_and([gpu.name for gpu in late])}"
         if len(known) == len(gpus) and config.unsupported_gpu != "warn":
-            out.block("cuda.gpu_not_supported", message, because, "")
+            out.block("cuda.gpu_not_supported", message, because)
         else:
             out.warn("cuda.gpu_not_supported" if known else "catalog.uncertain", message, because)
 

@@ -36,6 +36,12 @@ def is_there(packages: Packages, name: str) -> bool:
     return package is not None and package.status[1] not in "nc"
 
 
+def of_kind(packages: Packages, kind: str) -> list[str]:
+    """Names of CUDA packages of a kind that dpkg has, sorted."""
+    parsed = ((name, cuda_names.parse(name, row.version)) for name, row in packages.items() if row.there)
+    return sorted(name for name, package in parsed if package and package.kind == kind)
+
+
 def is_part(name: str) -> bool:
     """True for a part of a toolkit that a set may hold: none of what pulls a driver, no forward compatibility."""
     package = cuda_names.parse(name)

@@ -11,7 +11,7 @@ from pydantic import Field
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.lib import cuda_names
-from provision.catalog.versions import minor
+from provision.catalog.versions import minor, same
 from provision.errors import ProvisionError
 from provision.facts import Facts
 from provision.lib.text import natural
@@ -233,8 +233,7 @@ def _satisfied(text: str, there: Iterable[str]) -> bool:
         return True
     return all(
         any(
-            str(cuda_names.upstream(version)).split(".")[: len((config.version or "").split("."))]
-            == (config.version or "").split(".")
+            same(config.version or "", str(cuda_names.upstream(version)))
             and config.suffix in (None, cuda_names.suffix(version))
             for version in have
         )

@@ -13,7 +13,7 @@ from provision.catalog.toolkits import c_library, host_compiler
 from provision.facts import CudaLink, Facts
 from provision.parts.cuda.checks import gutted, put_back
 from provision.parts.cuda.desired import CudaConfig, CudaDecision
-from provision.parts.cuda.packages import installed_toolkits, is_there, parts_of
+from provision.parts.cuda.packages import installed_toolkits, is_there, of_kind, parts_of
 from provision.parts.decision import join_and
 
 LINK = "/usr/local/cuda"
@@ -155,9 +155,7 @@ def _c_library(facts: Facts, catalog: Catalog, toolkits: list[CudaMinor], out: C
 
 def _forward_compatibility(facts: Facts, catalog: Catalog, gpus: list[Gpu], out: CudaDecision) -> None:
     """cuda-compat stands in front of the driver's libcuda; on GeForce that ends in error 804 (scenario H6)."""
-    found = sorted(
-        n for n in facts.packages if is_there(facts.packages, n) and (p := cuda_names.parse(n)) and p.kind == "compat"
-    )
+    found = of_kind(facts.packages, "compat")
     segments = catalog.cuda_data.apt.forward_compat.segments
     others = [gpu for gpu in gpus if gpu.segment not in segments]
     if found and others:
@@ -172,11 +170,7 @@ def _forward_compatibility(facts: Facts, catalog: Catalog, gpus: list[Gpu], out:
 
 
 def _pulls_driver(facts: Facts, config: CudaConfig, out: CudaDecision) -> None:
-    found = sorted(
-        n
-        for n in facts.packages
-        if is_there(facts.packages, n) and (p := cuda_names.parse(n)) and p.kind == "meta_with_driver"
-    )
+    found = of_kind(facts.packages, "meta_with_driver")
     if found:
         kept = "held with the toolkits, so that it does not" if config.hold else "not held: cuda_toolkit_hold is false"
         out.warn(

@@ -6,6 +6,7 @@ here, before anything is touched. Where apt has to be asked first the decision s
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import date
 
 import provision.collection  # noqa: F401  (makes the collection importable)
@@ -33,6 +34,7 @@ from provision.parts.cuda.packages import (
     installed_release,
     installed_toolkits,
     is_there,
+    of_kind,
     only_theirs,
     parts_of,
     release_set,
@@ -43,7 +45,7 @@ from provision.parts.cuda.packages import (
 )
 from provision.parts.cuda.suggest import CudaSuggestions
 from provision.parts.cuda.variables import Asked, Wanted, read
-from provision.parts.decision import CHANNELS, Decision, distinct, join_and
+from provision.parts.decision import CHANNELS, Decision, Refused, distinct, join_and
 
 __all__ = ["PATTERNS", "CudaDecision", "CudaTarget", "CudaConfig", "resolve_cuda"]
 
@@ -109,7 +111,8 @@ class CudaResolver:
         check_driver(self.catalog, self.asked.toolkits, self.driver_version, out)
         check_gpus(self.catalog, config, self.asked.toolkits, self.gpus, out)
         if not out.blockers:
-            self._choose()
+            with suppress(Refused):
+                self._choose()
         return out
 
     @property
@@ -161,10 +164,7 @@ class CudaResolver:
                     f"CUDA {wanted.minor}", releases[wanted.minor], "asked for" if wanted.release else because
                 )
                 continue
-            chosen = self._choose_release(wanted)
-            if chosen is None:
-                return
-            releases[wanted.minor], found_set, change = chosen
+            releases[wanted.minor], found_set, change = self._choose_release(wanted)
             belonging |= set(found_set)
             for name, version in change.items():
                 if name not in changes or _newer(version, changes[name]):
@@ -205,23 +205,21 @@ class CudaResolver:
         mixed = found and set(found) & set(shared_from(rows, self.out.channel))
         return (release, found) if found is not None and not mixed else None
 
-    def _choose_release(self, wanted: Wanted) -> tuple[str, list[str], dict[str, str]] | None:
-        """(release, names, what apt is asked for), or None with the refusal said."""
+    def _choose_release(self, wanted: Wanted) -> tuple[str, list[str], dict[str, str]]:
+        """(release, names, what apt is asked for). Raises Refused."""
         assert self.available is not None  # noqa: S101
         available, profile, rows = self.available, self.config.profile, self.facts.packages
         there = releases_of(available, wanted.minor, profile)
         if not there:
             refuse_not_available(self.catalog, self.ubuntu, wanted, available.errors, self.out)
-            return None
+            raise Refused
         have = installed_release(rows, wanted.minor, profile)
         if wanted.release and wanted.release not in there:
-            self.out.block(
+            self.out.refuse(
                 "cuda.release_not_offered",
                 f"{self.repository} does not have CUDA {wanted.release}",
                 [*available.errors[:3], f"of {wanted.minor} it has {', '.join(there)}"],
-                "",
             )
-            return None
         release, because = wanted.release or there[0], f"the newest release of {wanted.minor} in {self.repository}"
         if wanted.release:
             because = "asked for"
@@ -234,21 +232,19 @@ class CudaResolver:
         more = [name for name in parts_of(rows, wanted.minor) if is_there(rows, name)]
         found = release_set(available, wanted.minor, profile, release, more)
         if found.drivers:
-            self.out.block(
+            self.out.refuse(
                 "cuda.pulls_driver",
                 f"CUDA {release} of this repository would bring a driver",
                 found.drivers[:4],
                 "the driver is the role nvidia_driver's; look where this repository's packages come from",
             )
-            return None
         if found.missing:
-            self.out.block(
+            self.out.refuse(
                 "cuda.incomplete",
                 f"{self.repository} has CUDA {release} without all that it is made of",
                 [*available.errors[:3], *found.missing[:6]],
                 "try again later: a mirror may be synchronising",
             )
-            return None
         self.out.reason(f"CUDA {wanted.minor}", release, because)
         older = bool(have and _newer(have + "-1", release + "-1"))
         change = to_change(rows, found, exactly=older and bool(wanted.release))
@@ -280,10 +276,7 @@ class CudaResolver:
             ("cuDNN", libraries.cudnn(self.asked.cudnn) if self.asked.cudnn else []),
             ("NCCL", libraries.nccl(self.asked.nccl[0]) if self.asked.nccl else []),
         ):
-            if answer is None:
-                self._has_candidates([])
-                return None
-            if isinstance(answer, Issue) and self._is_unread():
+            if answer is None or (isinstance(answer, Issue) and self._is_unread()):
                 self._has_candidates([])
                 return None
             if isinstance(answer, Issue):
@@ -399,13 +392,7 @@ class CudaResolver:
 
     def _distribution(self, libraries: dict[str, str]) -> set[str]:
         rows = self.facts.packages
-        found = sorted(
-            name
-            for name in rows
-            if is_there(rows, name)
-            and (package := cuda_names.parse(name, rows[name].version))
-            and package.kind == "distribution"
-        )
+        found = of_kind(rows, "distribution")
         replaced = [name for name in found if name in libraries]
         rest = [name for name in found if name not in libraries]
         if replaced:

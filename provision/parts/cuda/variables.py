@@ -49,14 +49,12 @@ def read(config: CudaConfig, catalog: Catalog, out: CudaDecision) -> Asked:
             "cuda.cudnn_side_by_side",
             f"cuDNN {join_and([w.text for w in asked.cudnn])} cannot be installed side by side",
             ["one cuDNN of a major is installed at a time, whatever CUDA it is for"],
-            "",
         )
     if len(asked.nccl) > 1:
         out.block(
             "cuda.nccl_side_by_side",
             f"NCCL {join_and([w.text for w in asked.nccl])} cannot be installed side by side",
             ["there is one package libnccl2"],
-            "",
         )
     if not config.versions:
         # "auto" is what goes with the toolkits: nothing, where there are none.
@@ -67,7 +65,6 @@ def read(config: CudaConfig, catalog: Catalog, out: CudaDecision) -> Asked:
                 "cuda.library_without_toolkit",
                 f"{join_and(named)} {verb} set, and there is no toolkit to go with",
                 ["cuda_toolkit_versions is empty", "which build fits is decided by the toolkit's CUDA major"],
-                "",
             )
         return asked
     found = [_toolkit(text, catalog, out) for text in config.versions]
@@ -84,7 +81,6 @@ def _library(name: str, text: str, out: CudaDecision) -> list[LibraryConfig]:
             f"cuda.{name}_unreadable",
             f"cuda_toolkit_{name}: {text!r} is not a version",
             [f"write none, auto, or a version such as {example}"],
-            "",
         )
     return configs or []
 
@@ -95,7 +91,6 @@ def _toolkit(text: str, catalog: Catalog, out: CudaDecision) -> Wanted | None:
             "cuda.version_unreadable",
             f"{text!r} is not a CUDA toolkit",
             ['write "12.4" for its newest release, or a release such as "12.4.1", in quotes'],
-            "",
         )
         return None
     try:
@@ -114,14 +109,12 @@ def _check_list(config: CudaConfig, asked: Asked, out: CudaDecision) -> None:
             "cuda.duplicate",
             f"CUDA {twice} is asked for twice: {join_and(texts)}",
             [f"/usr/local/cuda-{twice} holds one release"],
-            "",
         )
     if config.profile not in cuda_names.PROFILES:
         out.block(
             "cuda.unknown_profile",
             f"there is no profile {config.profile!r}",
             [f"there are {join_and(list(cuda_names.PROFILES))}"],
-            "",
         )
     listed = any(config.default in (wanted.minor, wanted.text) for wanted in asked.toolkits)
     if config.default and not listed and not out.blockers:
@@ -129,5 +122,4 @@ def _check_list(config: CudaConfig, asked: Asked, out: CudaDecision) -> None:
             "cuda.default_not_listed",
             f"cuda_toolkit_default is {config.default}, which is not in cuda_toolkit_versions",
             [f"listed: {', '.join(config.versions)}"],
-            "",
         )
