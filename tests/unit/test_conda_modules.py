@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.conda import common as conda_common
 from ansible_collections.gpu.provision.plugins.module_utils.conda import condarc, make_environment
+from ansible_collections.gpu.provision.plugins.module_utils.conda import environment as conda_environment
 from ansible_collections.gpu.provision.plugins.module_utils.conda import errors as conda_errors
 from ansible_collections.gpu.provision.plugins.module_utils.conda import fetch as conda_fetch
 from ansible_collections.gpu.provision.plugins.module_utils.conda import install as conda_install
@@ -367,3 +370,29 @@ def test_records_are_json_that_says_its_kind(tmp_path):
     )
     state = conda_read.environment_state("/e", HostTree(str(tmp_path)))
     assert state["state"] == "whole" and state["record"]["kind"] == "environment"
+
+
+@pytest.mark.parametrize(("folder", "code"), [("gone", "conda.not_writable"), ("", "conda.busy")])
+def test_a_folder_that_is_not_there_is_no_other_run(folder, code, tmp_path):
+    class Writes(conda_common.Work):
+        def run(self):
+            if not folder:
+                raise conda_common.OtherRun
+            self.put(str(tmp_path / folder / "file"), None, "text")
+
+    params = {"owner": pwd.getpwuid(os.getuid()).pw_name}
+    with pytest.raises(conda_common.CondaError) as raised:
+        Writes(params, False, str(tmp_path), str(tmp_path / "marker")).carry_out()
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("tag", "cuda"),
+    [("cu92", "9.2"), ("cu124", "12.4"), ("cu130", "13.0"), ("cu12", None), ("cu1240", None), ("cpu", None)],
+)
+def test_the_cuda_of_a_tag(tag, cuda):
+    assert conda_environment.cuda_of_tag(tag) == cuda
+    assert conda_environment.judge_builds({}, {"torch": f"2.0+{tag}"}) == (
+        {"torch": "cuda" if cuda else "cpu"} if cuda or tag == "cpu" else {},
+        cuda,
+    )

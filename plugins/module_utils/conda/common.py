@@ -173,8 +173,8 @@ def writing():
     """Context for a file that no lock keeps other runs from writing: one that comes or goes meanwhile is such a run's."""
     try:
         yield
-    except (FileExistsError, FileNotFoundError):
-        raise OtherRun() from None
+    except (FileExistsError, FileNotFoundError) as error:
+        raise OtherRun() from error
 
 
 @contextlib.contextmanager
@@ -360,8 +360,11 @@ class Work(object):
                 try:
                     answer = self.run()
                     return dict(answer, changed=bool(self.done), done=self.done, diff=self.diff)
-                except OtherRun:
-                    continue
+                except OtherRun as other:
+                    why = other.__cause__
+            if isinstance(why, FileNotFoundError):
+                # no other run: the folder is not there
+                raise why
         except OSError as error:
             raise not_writable(self.path, self.owner, error) from None
         raise CondaError("conda.busy", "other runs are changing the same place", hint="wait for them, and run again")
