@@ -24,7 +24,7 @@ from pathlib import Path
 import ansible as ansible_package
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-CACHE = Path(os.environ.get("TMPDIR", "/var/tmp")) / "gpu-provision-rootfs-base"
+CACHE = Path("/var/tmp/gpu-provision-rootfs-base")
 # Runs one of our modules inside the root as Ansible would, with its arguments on stdin or in a file.
 DRIVER = """
 import importlib, json, sys

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -399,9 +400,9 @@ def test_a_users_file_is_written_as_the_user(tmp_path: Path) -> None:
     home.mkdir()
     for folder in (tmp_path, home):
         folder.chmod(0o755)
-    for parent in tmp_path.parents:
-        if parent != Path("/tmp") and str(parent).startswith("/tmp/"):
-            parent.chmod(parent.stat().st_mode | 0o011)
+    for parent in tmp_path.relative_to(tempfile.gettempdir()).parents:
+        folder = tempfile.gettempdir() / parent
+        folder.chmod(folder.stat().st_mode | 0o011)
     os.chown(home, 65534, 65534)
     row = {"uid": 65534, "gid": 65534, "home": str(home)}
     host = containers_host.Host(host_tree.HostTree("/"), False, str(tmp_path / "backup"), lambda *_: (1, "", ""))
