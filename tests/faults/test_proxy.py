@@ -48,8 +48,6 @@ def shut(fleet):
         yield command, host, proxy
 
 
-# Layer by layer, with real apt, conda's installer, channels and wheels: tests/apt/test_proxy.py, tests/system/test_conda_*.py.
-@pytest.mark.thorough
 def test_one_proxy_reaches_every_layer_and_the_next_run_changes_nothing(shut):
     command, host, proxy = shut
     configure(command, gpu_proxy_http=proxy.url)

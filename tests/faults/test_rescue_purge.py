@@ -75,8 +75,6 @@ def toolkit(host):
     return sorted(name for name in listed if not name.startswith("cuda-drivers"))
 
 
-# Purge and undo with real apt: tests/apt/test_rescue_purge.py and test_rescue_undo.py.
-@pytest.mark.thorough
 def test_purge_takes_the_driver_alone_and_undo_brings_it_back(command):
     host = command.lab.host("g8")
     before, held, stays = driver_packages(host), holds(host), versions(host, [*FOREIGN, *toolkit(host)])

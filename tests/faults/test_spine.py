@@ -138,8 +138,6 @@ def test_held_550_moves_to_580_in_one_transaction(fleet):
     command.run("plan", "-e", "nvidia_driver_branch=580-server")
 
 
-# tests/apt/test_transaction.py, and B4 of tests/faults/test_broken.py.
-@pytest.mark.thorough
 def test_apt_fails_in_the_middle_and_the_next_run_finishes(fleet):
     command = fleet({"name": "gpu01", "gpus": ["A100"], "installed": ["550 open dkms held"]})
     host = command.lab.host("gpu01")
@@ -160,7 +158,6 @@ def test_apt_fails_in_the_middle_and_the_next_run_finishes(fleet):
     command.run("verify", "-e", "nvidia_driver_branch=580-server")
 
 
-@pytest.mark.thorough
 def test_interrupted_in_the_middle(fleet):
     command = fleet({"name": "gpu01", "gpus": ["A100"], "installed": ["550 open dkms held"]})
     host = command.lab.host("gpu01")

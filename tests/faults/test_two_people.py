@@ -169,8 +169,6 @@ def test_locks_of_others_and_every_way_to_end(fleet):
     assert lock(host) == {}
 
 
-# What a rollback asks for: tests/system/test_history.py; back to an older branch with real apt: tests/apt/test_transaction.py.
-@pytest.mark.thorough
 def test_rollback_brings_back_what_was_there(fleet):
     command = fleet({"name": "gpu01", "gpus": ["RTX 4090"], "nouveau": False, "installed": ["595 open signed held"]})
     host = command.lab.host("gpu01")
