@@ -11,7 +11,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 # Tests keep their files in memory where it has four GiB for them: ext4 looks long for an inode where many were just removed.
-IN_MEMORY := $(shell [ "$$(df --output=avail -B1G /dev/shm 2>/dev/null | tail -n 1)" -ge 4 ] 2>/dev/null && echo /dev/shm)
+IN_MEMORY := $(shell [ "$$(df --output=avail -B1G /dev/shm 2>/dev/null | tail -n 1)" -ge 4 ] 2>/dev/null && \
+  ! findmnt -no OPTIONS /dev/shm | grep -qw noexec && echo /dev/shm)
 ifneq ($(IN_MEMORY),)
 unit system lab-test package: export TMPDIR ?= $(IN_MEMORY)
 endif

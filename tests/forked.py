@@ -59,7 +59,8 @@ class Fork:
         self.returncode: int | None = None
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Return what it wrote to its two outputs, when it has ended; subprocess.TimeoutExpired where that takes longer."""

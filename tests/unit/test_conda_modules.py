@@ -396,3 +396,29 @@ def test_the_cuda_of_a_tag(tag, cuda):
         {"torch": "cuda" if cuda else "cpu"} if cuda or tag == "cpu" else {},
         cuda,
     )
+
+
+@pytest.mark.parametrize("clash", [FileExistsError, FileNotFoundError])
+def test_what_was_done_is_said_where_another_run_writes_the_same_file(clash, tmp_path, monkeypatch):
+    real, left = conda_common.write_text, [clash]
+    path = tmp_path / "condarc"
+
+    def write_text(path, text):
+        if left:
+            raise left.pop()(2, "x", path)
+        real(path, text)
+
+    class Installs(conda_common.Work):
+        def run(self):
+            if not (tmp_path / "prefix").exists():
+                (tmp_path / "prefix").mkdir()
+                self.done.append("installed")
+            self.put(str(path), None if not path.exists() else path.read_text(), "text")
+            return {}
+
+    monkeypatch.setattr(conda_common, "write_text", write_text)
+    monkeypatch.setattr(conda_common, "as_owner", lambda owner, umask, function, *args: function(*args))
+    params = {"owner": pwd.getpwuid(os.getuid()).pw_name}
+    answer = Installs(params, False, str(tmp_path), str(tmp_path / "marker")).carry_out()
+    assert answer["changed"] and answer["done"] == ["installed", f"wrote {path}"]
+    assert path.read_text() == "text"

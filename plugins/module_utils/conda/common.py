@@ -31,6 +31,7 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import (
 )
 
 SCHEMA = 1
+_WRITE_TRIES = 20
 
 # What comes from the caller's environment into conda's and pip's: proxies, certificates, pip's file; nothing else.
 _PASSED = (
@@ -168,13 +169,17 @@ class OtherRun(Exception):
     """Another run was at work in the same place, and has changed what we saw: look again."""
 
 
-@contextlib.contextmanager
-def writing():
-    """Context for a file that no lock keeps other runs from writing: one that comes or goes meanwhile is such a run's."""
-    try:
-        yield
-    except (FileExistsError, FileNotFoundError) as error:
-        raise OtherRun() from error
+def among_others(write, *args):
+    """Call a function that writes a file which no lock keeps other runs from writing: one of theirs may come or go meanwhile.
+
+    Raises OSError where that goes on, or where the folder is not there.
+    """
+    for _ in range(_WRITE_TRIES - 1):
+        try:
+            return write(*args)
+        except (FileExistsError, FileNotFoundError):
+            time.sleep(0.05)
+    return write(*args)
 
 
 @contextlib.contextmanager
@@ -360,11 +365,8 @@ class Work(object):
                 try:
                     answer = self.run()
                     return dict(answer, changed=bool(self.done), done=self.done, diff=self.diff)
-                except OtherRun as other:
-                    why = other.__cause__
-            if isinstance(why, FileNotFoundError):
-                # no other run: the folder is not there
-                raise why
+                except OtherRun:
+                    continue
         except OSError as error:
             raise not_writable(self.path, self.owner, error) from None
         raise CondaError("conda.busy", "other runs are changing the same place", hint="wait for them, and run again")
@@ -378,8 +380,10 @@ class Work(object):
 
     def put_marker(self, text):
         """Begin, unless another run was faster."""
-        with writing():
+        try:
             self.as_owner(create_text, self.marker, text)
+        except FileExistsError:
+            raise OtherRun() from None
 
     def put(self, path, before, text, said=None):
         """Have a text in a file of the owner's; before: what is in it, None where it is not there."""
@@ -391,8 +395,7 @@ class Work(object):
             self.write(path, text)
 
     def write(self, path, text):
-        with writing():
-            self.as_owner(write_text, path, text)
+        among_others(self.as_owner, write_text, path, text)
 
     def show(self, path, before, after):
         """Note a change for --diff."""

@@ -404,8 +404,7 @@ class _Install(Work):
         self.done.append("wrote " + PROFILE)
         self.show(PROFILE, before, text)
         if not self.check:
-            with conda_common.writing():
-                write_text(PROFILE, text)
+            conda_common.among_others(write_text, PROFILE, text)
             os.chmod(PROFILE, 0o644)
 
     def shell_init(self, name):

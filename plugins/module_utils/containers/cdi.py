@@ -24,7 +24,7 @@ def ensure_cdi(host):
     if containers_files.has_toolkit_units(host.tree):
         drop_units(host)
         units = list(containers_files.TOOLKIT_UNITS)
-        folders = containers_files.UNIT_FOLDERS
+        folders = containers_files.VENDOR_UNITS
     else:
         for path, text in sorted(containers_files.CDI_UNITS.items()):
             host.write_own(path, text)

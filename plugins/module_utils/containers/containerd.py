@@ -144,13 +144,12 @@ class Containerd(object):
         It is tried in a folder of its own; own: text of our file that it imports, with all others of that folder.
         """
         with scratch.Folder("containerd") as folder:
-            path = os.path.join(folder, "config.toml")
+            path, below = os.path.join(folder, "config.toml"), os.path.join(folder, "conf.d")
+            imported, name = os.path.split(containerd_config.DROP_IN)
             if own is not None:
-                imported, name = os.path.split(containerd_config.DROP_IN)
                 names = [other for other in self.tree.names(imported) if other.endswith(".toml")]
                 texts = {other: self.tree.read("%s/%s" % (imported, other)) or "" for other in names}
                 texts[name] = own
-                below = os.path.join(folder, "conf.d")
                 os.mkdir(below)
                 for other, text in texts.items():
                     _write(os.path.join(below, other), text)
@@ -160,7 +159,7 @@ class Containerd(object):
         if rc == 0:
             return containerd_config.sections(out), []
         said = (err or out).strip().splitlines() or ["exit code %d" % rc]
-        return None, [line.replace(path, self.config) for line in said]
+        return None, [line.replace(path, self.config).replace(below, imported) for line in said]
 
     def _warn_disabled(self, dump):
         if containerd_config.is_cri_disabled(dump):

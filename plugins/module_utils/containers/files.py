@@ -19,7 +19,7 @@ BACKUP = own_state.FOLDER + "/backup"
 CTK = "/usr/bin/nvidia-ctk"
 # The toolkit's own units, from 1.18 on (source: deployments/systemd in NVIDIA's nvidia-container-toolkit).
 TOOLKIT_UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
-UNIT_FOLDERS = ("/usr/lib/systemd/system", "/lib/systemd/system")
+VENDOR_UNITS = ("/usr/lib/systemd/system", "/lib/systemd/system")
 
 # Source: NVIDIA's documentation, container-toolkit/troubleshooting, "Containers losing access to GPUs".
 UDEV_TEXT = """\
@@ -65,7 +65,7 @@ CDI_UNITS = {CDI_SERVICE: SERVICE_TEXT, CDI_PATH: PATH_TEXT}
 
 def has_toolkit_units(tree):
     """True when the toolkit brings units that keep the specification current."""
-    return all(any(tree.exists("%s/%s" % (folder, unit)) for folder in UNIT_FOLDERS) for unit in TOOLKIT_UNITS)
+    return all(any(tree.exists("%s/%s" % (folder, unit)) for folder in VENDOR_UNITS) for unit in TOOLKIT_UNITS)
 
 
 def device_links_missing(tree):

@@ -234,7 +234,8 @@ class ToolkitChoice:
 
     def _sets(self, available: Candidates) -> list[str]:
         """Debian versions at which the whole set is offered, newest first; release candidates last."""
-        common = set.intersection(*({c.version for c in available.versions(name)} for name in self.names))
+        offered = [{c.version for c in available.versions(name)} for name in self.names]
+        common = set.intersection(*offered) if offered else set()
         return sorted(common, key=lambda v: ("~" not in v, key(_upstream(v)), key(v)), reverse=True)
 
     def _exactly(self, sets: list[str], available: Candidates) -> str | None:

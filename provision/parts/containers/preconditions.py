@@ -141,7 +141,7 @@ def needs_feature(
         out.warn(
             "containers.no_docker_cdi",
             f"docker {version} has no CDI",
-            [f"it begins with {row.docker}"],
+            [f"it begins with {row.docker}"] if row else [],
             "docker run --gpus works without",
         )
     return config.docker_cdi == "always"
@@ -157,16 +157,17 @@ def has_docker_cdi(facts: Facts, catalog: Catalog) -> bool:
     return asked if isinstance(asked, bool) else _is_cdi_default(row, docker.version)
 
 
-def _cdi_row(catalog: Catalog) -> MinRuntime:
-    return next(row for row in catalog.container_toolkit.min_runtime_versions if row.feature == "docker CDI")
+def _cdi_row(catalog: Catalog) -> MinRuntime | None:
+    """What the catalog says of CDI in docker; a catalog of somebody's own may say nothing."""
+    return next((row for row in catalog.container_toolkit.min_runtime_versions if row.feature == "docker CDI"), None)
 
 
-def _has_cdi(row: MinRuntime, version: str) -> bool:
-    return key(version) >= key(str(row.docker))
+def _has_cdi(row: MinRuntime | None, version: str) -> bool:
+    return row is not None and key(version) >= key(str(row.docker))
 
 
-def _is_cdi_default(row: MinRuntime, version: str) -> bool:
-    return row.default_from is not None and key(version) >= key(row.default_from)
+def _is_cdi_default(row: MinRuntime | None, version: str) -> bool:
+    return row is not None and row.default_from is not None and key(version) >= key(row.default_from)
 
 
 def own_file_is(facts: Facts, path: str, text: str) -> bool:

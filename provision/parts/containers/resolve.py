@@ -22,8 +22,7 @@ from provision.errors import UsageError
 from provision.facts import Facts
 from provision.inventory.proxy import HostProxy
 from provision.parts.candidates import Candidates
-from provision.parts.containers import packages
-from provision.parts.containers import preconditions as hosts
+from provision.parts.containers import packages, preconditions
 from provision.parts.containers.desired import ARCHIVE, TOOLKIT, ContainersConfig, ContainersDecision, ContainersTarget
 from provision.parts.decision import Decision, join_and
 from provision.parts.driver.installed import library_version
@@ -96,7 +95,7 @@ class _Resolver:
             out.reasons, out.warnings = [], []
             return out
         version, change = chosen[0], {**chosen[1], **coming}
-        hosts.check_versions(self.config, self.facts, self.catalog, versions, out)
+        preconditions.check_versions(self.config, self.facts, self.catalog, versions, out)
         self._warn_of_limits(version, versions)
         spec = self._spec(version, versions)
         if out.blockers:
@@ -147,7 +146,7 @@ class _Resolver:
                 "containers.not_ubuntu",
                 f"{host.os.pretty or host.os.id} is not Ubuntu",
                 ["this tool provisions Ubuntu hosts"],
-                hosts.LEAVE,
+                preconditions.LEAVE,
             )
             return
         try:
@@ -161,7 +160,7 @@ class _Resolver:
                     error.issue.message,
                     f"there is some for Ubuntu {', '.join(rows.ubuntu)} on {', '.join(rows.machines)}",
                 ],
-                hosts.LEAVE,
+                preconditions.LEAVE,
             )
 
     def _driver(self) -> None:
@@ -172,14 +171,17 @@ class _Resolver:
             return
         if not self.facts.gpus:
             self.out.warn(
-                "containers.no_gpu", "this host has no NVIDIA GPU: the toolkit is there for nothing", [], hosts.LEAVE
+                "containers.no_gpu",
+                "this host has no NVIDIA GPU: the toolkit is there for nothing",
+                [],
+                preconditions.LEAVE,
             )
             return
         self.out.block(
             "containers.no_driver",
             "there is no driver on this host, and none is asked for",
             ["containers use the host's driver; images bring everything but that"],
-            f"nvidia_driver_manage: true installs one; or {hosts.LEAVE}",
+            f"nvidia_driver_manage: true installs one; or {preconditions.LEAVE}",
         )
 
     # --- the runtimes -----------------------------------------------------------------------------------------
@@ -189,12 +191,12 @@ class _Resolver:
         found: dict[str, str] = {}
         docker, containerd, podman = (self.containers.docker, self.containers.containerd, self.containers.podman)
         if self.config.docker:
-            if hosts.check_docker(self.config, self.facts, self.out):
+            if preconditions.check_docker(self.config, self.facts, self.out):
                 self.fresh.append("docker")
             elif docker.engine:
                 found["docker"] = docker.version or ""
             if docker.engine or self.fresh:
-                hosts.check_file(docker.file, "docker", self.out)
+                preconditions.check_file(docker.file, "docker", self.out)
         for user in self.config.rootless_users:
             self._rootless(user)
         self._users()
@@ -221,7 +223,7 @@ class _Resolver:
                     "container_toolkit_install_podman: true installs the archive's",
                 )
         if not self.out.blockers:
-            hosts.check_versions(self.config, self.facts, self.catalog, found, self.out)
+            preconditions.check_versions(self.config, self.facts, self.catalog, found, self.out)
         return found
 
     def _rootless(self, user: str) -> None:
@@ -236,7 +238,7 @@ class _Resolver:
                 f"as {user}: dockerd-rootless-setuptool.sh install, then plan again; or leave {user} out",
             )
         else:
-            hosts.check_file(row.file, f"docker of {user}", self.out)
+            preconditions.check_file(row.file, f"docker of {user}", self.out)
 
     def _no_user(self, user: str, variable: str) -> None:
         message = f"there is no user {user} on this host"
@@ -255,7 +257,7 @@ class _Resolver:
         """Runtimes that read CDI specifications themselves; docker with NVIDIA's runtime has that read them."""
         found = {"podman": versions["podman"]} if "podman" in versions else {}
         if "docker" in versions and (
-            self.config.docker_cdi == "always" or hosts.has_docker_cdi(self.facts, self.catalog)
+            self.config.docker_cdi == "always" or preconditions.has_docker_cdi(self.facts, self.catalog)
         ):
             found["docker"] = versions["docker"]
         return found
@@ -390,7 +392,7 @@ class _Resolver:
     def _docker(self, versions: dict[str, str]) -> dict[str, Any]:
         config, docker = self.config, self.containers.docker
         fresh = "docker" in self.fresh
-        feature = hosts.needs_feature(config, self.catalog, versions.get("docker", ""), fresh, self.out)
+        feature = preconditions.needs_feature(config, self.catalog, versions.get("docker", ""), fresh, self.out)
         spec: dict[str, Any] = {
             "runtime": True,
             "default_runtime": config.default_runtime,
@@ -403,10 +405,10 @@ class _Resolver:
         if spec["runtime"] and not effective["runtime"]:
             place = next(flag.place for flag in docker.flags if flag.key == "runtimes")
             self.out.reason("docker", "registered by a flag", f"{place} has --add-runtime; daemon.json is not changed")
-        self.keys = hosts.changes(effective, docker.file)
-        hosts.check_places(self.keys, docker.file, self.out)
+        self.keys = preconditions.changes(effective, docker.file)
+        preconditions.check_places(self.keys, docker.file, self.out)
         if not fresh:
-            hosts.check_flags(self.keys, self.facts, self.out)
+            preconditions.check_flags(self.keys, self.facts, self.out)
         info = None if fresh else docker.info
         untold = containers_docker.differs(effective, info.model_dump()) if info else []
         spec["proxy"], changes = self._docker_proxy()
@@ -443,7 +445,7 @@ class _Resolver:
             return None, []
         if not text:
             self.todo.append(f"remove {docker_proxy.PATH}: the inventory names no proxy")
-        elif not hosts.own_file_is(self.facts, docker_proxy.PATH, text):
+        elif not preconditions.own_file_is(self.facts, docker_proxy.PATH, text):
             self.todo.append(f"write {docker_proxy.PATH}: docker pulls images through {self.proxy.address}")
         elif docker.info and docker_proxy.differs(config, docker.info.model_dump()):
             self.todo.append(f"docker does not have the proxy of {docker_proxy.PATH}")
@@ -465,8 +467,8 @@ class _Resolver:
         file = next(row.file for row in self.containers.docker.rootless if row.user == user)
         names = ("runtime", "default_runtime", "cdi", "shm_size")
         config = {name: value for name, value in (docker or {"runtime": True}).items() if name in names}
-        keys = hosts.changes(config, file)
-        hosts.check_places(keys, file, self.out)
+        keys = preconditions.changes(config, file)
+        preconditions.check_places(keys, file, self.out)
         if keys:
             self.todo.append(f"{file.path}: {', '.join(keys)}")
         if f"docker of {user}" in self.containers.pending:
@@ -516,7 +518,7 @@ class _Resolver:
                 ["somebody forbade them on this host"],
                 "systemctl unmask nvidia-cdi-refresh.service nvidia-cdi-refresh.path",
             )
-        is_ours = all(hosts.own_file_is(self.facts, path, text) for path, text in texts.items())
+        is_ours = all(preconditions.own_file_is(self.facts, path, text) for path, text in texts.items())
         if units is None or (units == "ours" and not is_ours):
             self.todo.append("write units that keep the CDI specification current")
         elif units == "toolkit" and ours:
@@ -532,7 +534,7 @@ class _Resolver:
             if containers_files.UDEV_RULE in self.facts.own_files:
                 self.todo.append("remove gpu-provision's rule for links in /dev/char")
             return False
-        if not hosts.own_file_is(self.facts, containers_files.UDEV_RULE, containers_files.UDEV_TEXT):
+        if not preconditions.own_file_is(self.facts, containers_files.UDEV_RULE, containers_files.UDEV_TEXT):
             self.todo.append("write the rule that links NVIDIA's devices in /dev/char")
         elif self.containers.device_links_missing:
             self.todo.append(f"link {join_and(self.containers.device_links_missing[:4])} in /dev/char")
