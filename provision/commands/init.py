@@ -19,7 +19,7 @@ from provision.documents import InitDocument, InitGroup
 from provision.errors import Exit, ProvisionError, RefusedError, UsageError
 from provision.facts import Facts
 from provision.lib import files
-from provision.lib.text import one_line
+from provision.lib.text import one_line, plural
 from provision.parts.hardware import NO_GPU, Kind, kinds
 from provision.planning import read_facts
 from provision.runs.fleet import Fleet, Silent, Talk, ask_all
@@ -385,7 +385,7 @@ def scanned_text(
 
 
 def _group(kind: Kind, facts: Mapping[str, Facts], catalog: Catalog) -> list[str]:
-    count = f"{len(kind.hosts)} host{'' if len(kind.hosts) == 1 else 's'}"
+    count = plural(len(kind.hosts), "host")
     what = [kind.cards or "no NVIDIA GPU", *(["NVSwitch"] if kind.nvswitch else [])]
     system = f"Ubuntu {' and '.join(kind.releases)}"
     comment = one_line(f"{count}: {', '.join(what)}; {system}")

@@ -15,6 +15,7 @@ from provision.facts import DiskModule, Facts
 from provision.layers.conda import conda_lines
 from provision.layers.containers import container_lines
 from provision.layers.cuda import cuda_lines, cudnn_lines, nccl_lines
+from provision.lib.text import plural
 from provision.parts.decision import CHANNELS
 from provision.parts.driver.installed import RIVALS, installed_driver, is_cuda_uri, is_ppa_uri, stale_holds, unheld
 
@@ -308,8 +309,7 @@ def _disk(facts: Facts) -> list[str]:
 def _age(seconds: float) -> str:
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:
-            count = int(seconds // length)
-            return f"{count} {unit}{'' if count == 1 else 's'}"
+            return plural(int(seconds // length), unit)
     return "less than a minute"
 
 

@@ -26,6 +26,7 @@ from provision.errors import Exit, Issue, ProvisionError, UsageError
 from provision.facts import Package
 from provision.inventory import Host
 from provision.lib import own_state
+from provision.lib.text import plural
 from provision.lock.pin import path_of
 from provision.planning import read_facts
 from provision.rollout.observers import RunObserver
@@ -411,9 +412,7 @@ def describe_changes(packages: Iterable[tuple[str, str | None, str | None]]) -> 
     rows = list(packages)
     if not rows:
         return ""
-    moves = _moves(rows)
-    count = f"{len(rows)} package{'' if len(rows) == 1 else 's'}"
-    return ", ".join([*moves, count])
+    return ", ".join([*_moves(rows), plural(len(rows), "package")])
 
 
 def _moves(rows: Sequence[tuple[str, str | None, str | None]]) -> list[str]:

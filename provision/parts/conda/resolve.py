@@ -292,10 +292,19 @@ class _Resolver:
         action, because = self._compare(env, recipe, found)
         if action in ("create", "finish", "rebuild"):
             self.out.reasons += judge.reasons
-        target = EnvironmentTarget(
-            env, prefix, path, installed.owner, installed.group, installed.umask, action, recipe, because
+        self.out.environments.append(
+            EnvironmentTarget(
+                config=env,
+                prefix=prefix,
+                path=path,
+                owner=installed.owner,
+                group=installed.group,
+                umask=installed.umask,
+                action=action,
+                recipe=recipe,
+                because=because,
+            )
         )
-        self.out.environments.append(target)
 
     def _add_suggestions(self, env: EnvironmentConfig, judge: EnvironmentJudge) -> None:
         open_ = [issue for issue in judge.blockers if issue.code in HAS_WAY_OUT and not issue.hint]
