@@ -79,7 +79,7 @@ lab-self-test: $(STAMP)  ## the simulator's own tests: run them when tests/lab c
 
 # Two guests at a time, without KVM: an hour on two processors. METAL_CUTS=20 tries more power cuts.
 metal: $(STAMP)  ## real kernels in QEMU: modules, DKMS, initramfs, Secure Boot, power cuts, NVIDIA's own driver (root)
-	$(BIN)/python -m pytest -v -n 2 --dist loadfile -rP tests/metal
+	$(BIN)/python -m pytest -v -n 2 --dist loadfile -rP --timeout 0 tests/metal
 
 # One killed command has four hosts, and half as many commands run at a time as there are processors: hours on two of them.
 attack: export HYPOTHESIS_PROFILE ?= thorough

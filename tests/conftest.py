@@ -35,6 +35,8 @@ _numbers = itertools.count(1)
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if sample.THOROUGH:
+        for item in items:
+            item.add_marker(pytest.mark.timeout(3600))
         return
     left_out = [item for item in items if item.get_closest_marker("thorough")]
     config.hook.pytest_deselected(items=left_out)

@@ -62,6 +62,12 @@ class Fork:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
+    def __enter__(self) -> Fork:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.communicate()
+
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Return what it wrote to its two outputs, when it has ended; subprocess.TimeoutExpired where that takes longer."""
         self._line.settimeout(timeout)

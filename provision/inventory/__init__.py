@@ -193,16 +193,14 @@ class Loading:
         try:
             out, talk = self._process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
-            self._process.kill()
-            self._process.communicate()
+            self._end()
             raise UsageError(
                 "inventory.timeout",
                 f"the inventory was not read within {timeout:.0f} seconds",
                 hint="a dynamic inventory or a vault script hangs; try: ansible-inventory --list",
             ) from error
         except BaseException:
-            self._process.kill()
-            self._process.communicate()
+            self._end()
             raise
         if not out.strip():
             lines = talk.strip().splitlines()
@@ -216,6 +214,11 @@ class Loading:
             raise UsageError(wrong["code"], wrong["message"], because=wrong["because"], hint=wrong["hint"])
         kept.keep(self._request, answer, talk)
         return {**answer, "talk": talk}
+
+    def _end(self) -> None:
+        """End the reader; what it says is not waited for: a vault script that hangs has its stderr as well."""
+        with self._process:
+            self._process.kill()
 
 
 def _read() -> subprocess.Popen[str]:

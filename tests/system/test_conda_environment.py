@@ -183,13 +183,10 @@ dependencies:
   - python=3.11
   - numpy=1.26.4
   - pip:
-      - --index-url {place.web.url}/whl/cu124
-      - torch==2.6.0+cu124
+      - filelock
 """
-    text = text.replace(f"      - --index-url {place.web.url}/whl/cu124\n", "").replace(
-        "torch==2.6.0+cu124", "filelock"
-    )
-    place.environment(packages=[], file_kind="environment", file_content=text)
+    index = f"{place.web.url}/whl/cu124"
+    place.environment(packages=[], file_kind="environment", file_content=text, pip_index_url=index)
     state = environment_state(str(env(place)))
     assert state["packages"]["numpy"]["version"] == "1.26.4" and "filelock" in state["pip"]
     # The index for it is the one that is asked for, and what pip says is told as pip's.

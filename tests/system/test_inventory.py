@@ -1,5 +1,7 @@
 """Inventories through Ansible's own code: variables, vault, patterns, connections, and what is refused."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,8 @@ from provision.errors import UsageError
 from provision.inventory import variables
 from tests.unit.test_docs import EXAMPLES
 
+# Not the forked one of these tests.
+READ = inventory._read
 VAULT = Path(sys.executable).with_name("ansible-vault")
 
 FLEET = """
@@ -307,3 +311,17 @@ def test_example_inventories_load(example, monkeypatch, tmp_path):
         assert values["hgx01.example.org"]["nvidia_driver_branch"] == "580-server"
         assert values["pcie01.example.org"]["nvidia_driver_branch"] == "580"
         assert values["hgx16.example.org"]["gpu_verify_strict"] is True
+
+
+def test_a_vault_script_that_hangs_is_named_and_not_waited_for(fleet, monkeypatch, tmp_path):
+    """It is Ansible's child and has the reader's stderr: who reads that to its end waits as long as the script runs."""
+    monkeypatch.setattr(inventory, "_read", READ)
+    script = tmp_path / "ask-pass"
+    waits = "for _ in $(seq 300); do sleep 0.1; done"
+    script.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{waits}\ntouch {tmp_path}/over\n")
+    script.chmod(0o755)
+    loading = inventory.start([fleet], vault_ids=[f"lab@{script}"])
+    with pytest.raises(UsageError, match="was not read within 5 seconds"):
+        loading.result(timeout=5)
+    assert not (tmp_path / "over").exists()
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)

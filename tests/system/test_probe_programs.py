@@ -1,17 +1,23 @@
 """What the probe asks of programs, with real ones: answers, failures, hangs, and programs that are not there."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.conda import marker as conda_marker
 from ansible_collections.gpu.provision.plugins.module_utils.containers import daemon_flags
 from ansible_collections.gpu.provision.plugins.module_utils.containers import host as containers_host
+from ansible_collections.gpu.provision.plugins.module_utils.lib import outputs
 from ansible_collections.gpu.provision.plugins.module_utils.lib.host_tree import HostTree
 from ansible_collections.gpu.provision.plugins.module_utils.probe import boot_diagnostics
+from ansible_collections.gpu.provision.plugins.module_utils.prove import container as prove_container
+from ansible_collections.gpu.provision.plugins.module_utils.prove import program as prove_program
 from provision.collection import ROOT
 from tests.lab import kofile
 from tests.unit.test_probe_kmod import OPEN
@@ -26,6 +32,28 @@ def test_a_program_that_hangs_is_given_up(tmp_path, monkeypatch):
     started = time.monotonic()
     assert boot_diagnostics._asker(HostTree("/"), None)(["dmesg"]) is None
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda program: boot_diagnostics._asker(HostTree("/"), None)([program]),
+        lambda program: containers_host.start([program], 0.3),
+        lambda program: prove_container.run([program], 0.3, dict(os.environ)),
+        lambda program: prove_program.run([program], 0.3, 1000),
+    ],
+    ids=["a log", "a container tool", "a container", "a site's check"],
+)
+def test_what_left_the_session_of_a_program_that_hangs_is_not_waited_for(start, tmp_path, monkeypatch):
+    program = tmp_path / "dmesg"
+    apart = f"echo $$ > {tmp_path}/pid; sleep 20; touch {tmp_path}/over"
+    program.write_text(f"#!/bin/sh\nsetsid sh -c '{apart}' &\nwait\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(boot_diagnostics, "TIMEOUT", 0.3)
+    monkeypatch.setattr(outputs, "LAST_S", 0.1)
+    start(str(program))
+    assert not (tmp_path / "over").exists(), "it holds the program's outputs, and lives"
+    os.killpg(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_a_program_that_is_not_there_is_no_error():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import stat
 import subprocess
 import time
@@ -248,8 +247,7 @@ def start(argv, timeout=60.0, user=None, fds=()):
     try:
         out, err = output.wait(timeout)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output.wait()
+        output.kill()
         return 124, "", "%s gave no answer in %d seconds" % (argv[0], timeout)
     return process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
 

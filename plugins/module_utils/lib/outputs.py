@@ -15,6 +15,9 @@ import subprocess
 import time
 
 MOST_BYTES = 64 << 20
+# How long a program that was killed is waited for: in the driver it may not end before the machine does (ps: state D), and what it
+# started in another session may hold its pipes.
+LAST_S = 5
 
 
 class Output(object):
@@ -55,12 +58,22 @@ class Output(object):
         try:
             return (*self.wait(timeout), False)
         except subprocess.TimeoutExpired:
-            _signal(self.process, signal.SIGTERM)
+            signal_session(self.process, signal.SIGTERM)
         try:
             return (*self.wait(grace), True)
         except subprocess.TimeoutExpired:
-            _signal(self.process, signal.SIGKILL)
+            signal_session(self.process, signal.SIGKILL)
         return (*self.wait(), True)
+
+    def kill(self):
+        """Kill the session of a program that only reads; return what it wrote. It is waited for, but not longer than LAST_S."""
+        signal_session(self.process, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(LAST_S)
+        for key in list(self.open.get_map().values()):
+            self.open.unregister(key.fileobj)
+            key.fileobj.close()
+        return self.text(self.process.stdout), self.text(self.process.stderr)
 
     def text(self, pipe):
         """What came through a pipe until now, as bytes."""
@@ -85,7 +98,8 @@ class Output(object):
         return not self.data
 
 
-def _signal(process, number):
+def signal_session(process, number):
+    """Send a signal to all of a program's session; that it has ended is no error."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 
@@ -103,11 +117,10 @@ def ask(command, timeout, most=MOST_BYTES, env=None):
         )
     except OSError:
         return None
+    output = Output(process, most=most)
     try:
-        out = Output(process, most=most).wait(timeout)[0]
+        out = output.wait(timeout)[0]
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.stdout.close()
-        process.wait()
+        output.kill()
         return None
     return process.returncode, out

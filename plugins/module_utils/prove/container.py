@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import subprocess
 import tarfile
 import time
@@ -207,21 +206,11 @@ def run(argv, timeout, env, data=None):
         out, _ = output.wait(timeout)
         return Attempt(child.returncode, out.decode("utf-8", "replace"))
     except subprocess.TimeoutExpired:
-        _end(child)
-        out, _ = output.wait()
+        out, _ = output.kill()
         return Attempt(None, out.decode("utf-8", "replace"))
     except BaseException:
-        _end(child)
-        child.wait()
+        output.kill()
         raise
-
-
-def _end(child):
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        # it ended by itself
-        pass
 
 
 def _which(name):

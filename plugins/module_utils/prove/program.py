@@ -7,7 +7,7 @@ Standard library only, Python 3.8 and later.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import signal
 import subprocess
 
@@ -18,6 +18,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 def run(command, timeout, most, user=None, groups=(), env=None, data=b"", grace=0.0):
     """What a program did: {"rc", "out", "err", "ended": None, "timeout" or "size"}. What it leaves running ends with it.
+
+    rc is None where the program cannot be ended.
 
     command: a list, no shell reads it; most: bytes of output; user: (uid, gid, ..) to become, None for none; env: beside PATH and
     LC_ALL; data: what it reads; grace: seconds that SIGTERM gives it to end what it started elsewhere. Raises OSError or
@@ -41,20 +43,8 @@ def run(command, timeout, most, user=None, groups=(), env=None, data=b"", grace=
         ended = "size" if output.left <= 0 else "timeout"
     finally:
         if grace and child.poll() is None:
-            _signal(child, signal.SIGTERM)
-            try:
+            outputs.signal_session(child, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(grace)
-            except subprocess.TimeoutExpired:
-                # it gets SIGKILL
-                pass
-        _signal(child, signal.SIGKILL)
-        rc = child.wait()
-    out, err = (output.text(pipe).decode("utf-8", "replace") for pipe in (child.stdout, child.stderr))
-    return {"rc": rc, "out": out, "err": err, "ended": ended}
-
-
-def _signal(child, number):
-    try:
-        os.killpg(child.pid, number)
-    except ProcessLookupError:
-        pass
+        out, err = (text.decode("utf-8", "replace") for text in output.kill())
+    return {"rc": child.returncode, "out": out, "err": err, "ended": ended}

@@ -159,7 +159,7 @@ def list_environments(args):
 
 def pip_list(prefix):
     done = subprocess.run(
-        [os.path.join(prefix, "bin/python"), "-m", "pip", "list", "--format", "json"],
+        [os.path.join(prefix, "bin/python"), "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=False,
