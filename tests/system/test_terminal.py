@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import sys
 import termios
 import time
@@ -64,6 +65,8 @@ def in_a_terminal(tmp_path, keys):
         if keys and keys[0][0] in shown:
             os.write(terminal, keys.pop(0)[1])
             typed = time.monotonic()
+    else:
+        os.kill(pid, signal.SIGKILL)
     after = termios.tcgetattr(terminal)
     _, status = os.waitpid(pid, 0)
     text = shown.decode()
