@@ -86,7 +86,9 @@ def holding(places):
     for place in places:
         for folder, folders, names in os.walk(place):
             # Those of other tests, where they are kept in memory, and what is mounted: whoever reads /proc/kmsg waits.
-            folders[:] = [name for name in folders if name[:10] != "pytest-of-" and not os.path.ismount(Path(folder, name))]
+            folders[:] = [
+                name for name in folders if name[:10] != "pytest-of-" and not os.path.ismount(Path(folder, name))
+            ]
             for name in names:
                 path = Path(folder, name)
                 try:
