@@ -22,6 +22,8 @@ from provision.collection import ROOT
 from tests.lab import kofile
 from tests.unit.test_probe_kmod import OPEN
 
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+
 
 def test_a_program_that_hangs_is_given_up(tmp_path, monkeypatch):
     program = tmp_path / "dmesg"
@@ -41,8 +43,9 @@ def test_a_program_that_hangs_is_given_up(tmp_path, monkeypatch):
         lambda program: containers_host.start([program], 0.3),
         lambda program: prove_container.run([program], 0.3, dict(os.environ)),
         lambda program: prove_program.run([program], 0.3, 1000),
+        lambda program: outputs.Output(subprocess.Popen([program], **PIPES)).end(0.3, grace=0.1),
     ],
-    ids=["a log", "a container tool", "a container", "a site's check"],
+    ids=["a log", "a container tool", "a container", "a site's check", "apt, conda, a reset"],
 )
 def test_what_left_the_session_of_a_program_that_hangs_is_not_waited_for(start, tmp_path, monkeypatch):
     program = tmp_path / "dmesg"
@@ -54,6 +57,22 @@ def test_what_left_the_session_of_a_program_that_hangs_is_not_waited_for(start, 
     start(str(program))
     assert not (tmp_path / "over").exists(), "it holds the program's outputs, and lives"
     os.killpg(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+class InTheDriver(subprocess.Popen):
+    """A stand-in for a program that no signal ends: nobody sees its end within a time."""
+
+    def wait(self, timeout=None):
+        if timeout is None:
+            return super().wait()
+        raise subprocess.TimeoutExpired(self.args, timeout)
+
+
+def test_a_program_that_no_signal_ends_is_left_to_the_driver(monkeypatch):
+    monkeypatch.setattr(outputs, "LAST_S", 0.1)
+    process = InTheDriver(["sh", "-c", "echo begun; exec sleep 60"], **PIPES)
+    assert outputs.Output(process).end(0.3, grace=0.1) == (b"begun\n", b"", True)
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_a_program_that_is_not_there_is_no_error():

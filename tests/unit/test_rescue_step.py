@@ -310,6 +310,9 @@ def test_a_card_that_is_used_or_cannot_be_reset(tree):
     )
     done = tree.do("gpu.reset", cards=["0000:9b:00.0"])
     assert not done["ok"] and done["code"] == "gpu.reset_failed" and "couldn't run" in done["said"][1]
+    tree.answers["nvidia-smi --gpu-reset"] = Result(-9, timed_out=True)
+    done = tree.do("gpu.reset", cards=["0000:9b:00.0"])
+    assert done["said"][1] == "nvidia-smi did not end within 90 s" and "powered off and on" in done["hint"]
     holder(tree, 700, "python3", "0::/user.slice/user-1000.slice/session-2.scope", 1000)
     tree.ran.clear()
     done = tree.do("gpu.reset", cards=["0000:9b:00.0"])

@@ -62,14 +62,16 @@ class Output(object):
         try:
             return (*self.wait(grace), True)
         except subprocess.TimeoutExpired:
-            signal_session(self.process, signal.SIGKILL)
-        return (*self.wait(), True)
+            return (*self.kill(), True)
 
     def kill(self):
-        """Kill the session of a program that only reads; return what it wrote. It is waited for, but not longer than LAST_S."""
+        """Kill the session and return what the program wrote; it is waited for, but not longer than LAST_S."""
         signal_session(self.process, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(LAST_S)
+        if self.process.returncode is None:
+            # It dies as soon as it can.
+            self.process.returncode = -signal.SIGKILL
         for key in list(self.open.get_map().values()):
             self.open.unregister(key.fileobj)
             key.fileobj.close()

@@ -19,8 +19,6 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def run(command, timeout, most, user=None, groups=(), env=None, data=b"", grace=0.0):
     """What a program did: {"rc", "out", "err", "ended": None, "timeout" or "size"}. What it leaves running ends with it.
 
-    rc is None where the program cannot be ended.
-
     command: a list, no shell reads it; most: bytes of output; user: (uid, gid, ..) to become, None for none; env: beside PATH and
     LC_ALL; data: what it reads; grace: seconds that SIGTERM gives it to end what it started elsewhere. Raises OSError or
     subprocess.SubprocessError where it cannot be started.

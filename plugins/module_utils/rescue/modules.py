@@ -108,6 +108,9 @@ def reset(command, root, cards, check=False):
             done = [line for line in lines if "was successfully reset" in line]
             if result.rc != 0 or not done:
                 hint = "a reboot resets every card; some boards reset all of their cards together only"
+                if result.timed_out:
+                    lines.append("nvidia-smi did not end within %d s" % _SMI_SECONDS)
+                    hint = "a reboot resets every card; where that hangs too, the host has to be powered off and on"
                 raise AptError("gpu.reset_failed", "%s cannot be reset" % bus_id, lines[-4:], hint)
             _log(tree, done[0])
             said.append("reset %s" % bus_id)
