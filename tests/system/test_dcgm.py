@@ -16,12 +16,9 @@ ANSWER = (
 
 
 @pytest.fixture
-def dcgmi(tmp_path, monkeypatch):
+def dcgmi(open_folder, monkeypatch):
     """Write the stand-in: what it does on discovery, then on diag."""
-    for folder in list(tmp_path.parents)[:3]:
-        folder.chmod(folder.stat().st_mode | 0o755)
-    tmp_path.chmod(0o755)
-    program = tmp_path / "dcgmi"
+    program = open_folder / "dcgmi"
     monkeypatch.setattr(prove_dcgm, "PROGRAM", str(program))
     monkeypatch.setattr(prove_dcgm, "_GRACE_S", 30.0)
 
@@ -36,12 +33,12 @@ def said(level=1, timeout=60.0):
     return dcgm.judge({"uuids": {}, **prove_dcgm.run(level, timeout)}, Bounds())
 
 
-def test_without_dcgm_there_is_nothing_to_run(dcgmi, tmp_path):
+def test_without_dcgm_there_is_nothing_to_run(dcgmi, open_folder):
     assert prove_dcgm.missing() == "DCGM is not installed"
     dcgmi("exit 0")
     if os.geteuid() == 0:
         assert prove_dcgm.missing() is None
-        os.chown(tmp_path / "dcgmi", 65534, 65534)
+        os.chown(open_folder / "dcgmi", 65534, 65534)
     assert "others than root may change" in prove_dcgm.missing()
 
 
@@ -58,20 +55,20 @@ def test_it_is_asked_as_nobody(dcgmi):
     assert said()[2] == ["nobody"]
 
 
-def test_without_a_host_engine_no_diagnostic_starts(dcgmi, tmp_path):
-    tmp_path.chmod(0o777)
-    dcgmi(f"touch {tmp_path}/started", discovery="echo Error: Unable to connect to host engine.; exit 235")
+def test_without_a_host_engine_no_diagnostic_starts(dcgmi, open_folder):
+    open_folder.chmod(0o777)
+    dcgmi(f"touch {open_folder}/started", discovery="echo Error: Unable to connect to host engine.; exit 235")
     status, message, evidence, _, _ = said()
     assert (status, evidence) == ("skip", ["Error: Unable to connect to host engine."])
     assert "no host engine" in message
-    assert not (tmp_path / "started").exists()
+    assert not (open_folder / "started").exists()
 
 
-def test_one_that_hangs_may_stop_its_tests_before_it_ends(dcgmi, tmp_path):
-    tmp_path.chmod(0o777)
-    dcgmi(f"trap 'touch {tmp_path}/stopped; exit 1' TERM; sleep 600 & wait")
+def test_one_that_hangs_may_stop_its_tests_before_it_ends(dcgmi, open_folder):
+    open_folder.chmod(0o777)
+    dcgmi(f"trap 'touch {open_folder}/stopped; exit 1' TERM; sleep 600 & wait")
     assert said(timeout=2.0)[1].startswith("dcgmi diag -r 1 did not end within 2 s and was stopped")
-    assert (tmp_path / "stopped").exists()
+    assert (open_folder / "stopped").exists()
 
 
 def test_one_that_writes_without_end_is_stopped(dcgmi):

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -97,14 +96,11 @@ def test_an_import_leaves_nothing_behind(interpreter):
     os.geteuid() != 0 or not Path("/usr/bin/python3").exists(),
     reason="only root runs interpreters as their owners, and the user must be able to reach one",
 )
-def test_an_interpreter_of_a_user_runs_as_that_user(interpreter):
+def test_an_interpreter_of_a_user_runs_as_that_user(interpreter, open_folder):
     told = "import os\nopen(os.environ['XDG_CACHE_HOME'] + '/ours', 'w').close()\nraise ImportError(f'uid {os.getuid()}')\n"
-    # pytest's own folders are closed to others.
-    with tempfile.TemporaryDirectory() as base:
-        Path(base).chmod(0o755)
-        path = interpreter(told, Path(base), "/usr/bin/python3")
-        os.lchown(path, 65534, 65534)
-        os.chown(Path(path).parents[1], 65534, 65534)
-        verdict = proved(path)
+    path = interpreter(told, open_folder, "/usr/bin/python3")
+    os.lchown(path, 65534, 65534)
+    os.chown(Path(path).parents[1], 65534, 65534)
+    verdict = proved(path)
     assert verdict["status"] == "fail"
     assert "uid 65534" in verdict["message"]

@@ -17,15 +17,11 @@ from provision.parts.site import judge
 ABOUT = {"version": 1, "host": "gpu01", "driver": "580.126.20", "gpus": []}
 
 
-def said(tmp_path, body, name="scratch", **row):
-    program = tmp_path / "check"
+def said(open_folder, body, name="scratch", **row):
+    program = open_folder / "check"
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(0o755)
-    tmp_path.chmod(0o755)
     user = "nobody" if os.geteuid() == 0 else getpass.getuser()
-    if user == "nobody":
-        for folder in list(tmp_path.parents)[:3]:
-            folder.chmod(folder.stat().st_mode | 0o755)
     found = prove_site.run({"name": name, "command": [str(program)], "user": user, "timeout": 30, **row}, ABOUT)
     # as it comes over a session
     return judge(json.loads(json.dumps(found)), Bounds())
@@ -52,35 +48,35 @@ def said(tmp_path, body, name="scratch", **row):
         ("""env | grep -q SECRET_OF_OURS || echo '{"status": "pass", "message": "clean"}'""", "pass", "clean"),
     ],
 )
-def test_what_a_check_says(tmp_path, monkeypatch, body, status, words):
+def test_what_a_check_says(open_folder, monkeypatch, body, status, words):
     monkeypatch.setenv("SECRET_OF_OURS", "1")
-    found = said(tmp_path, body)
+    found = said(open_folder, body)
     assert found[0] == status, found
     assert words in found[1]
 
 
-def test_a_check_that_hangs_is_stopped_with_all_that_it_started(tmp_path):
+def test_a_check_that_hangs_is_stopped_with_all_that_it_started(open_folder):
     begun = time.monotonic()
-    found = said(tmp_path, "sleep 600 & sleep 600", timeout=2)
+    found = said(open_folder, "sleep 600 & sleep 600", timeout=2)
     assert found[:2] == ("fail", "it did not end within 2 s and was stopped")
     assert time.monotonic() - begun < 300
 
 
-def test_what_cannot_be_run_is_said(tmp_path):
-    assert "no user" in said(tmp_path, "", user="nobody-of-that-name")[1]
-    assert "cannot be started" in said(tmp_path, "", command=["/there/is/none"])[1]
+def test_what_cannot_be_run_is_said(open_folder):
+    assert "no user" in said(open_folder, "", user="nobody-of-that-name")[1]
+    assert "cannot be started" in said(open_folder, "", command=["/there/is/none"])[1]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
-def test_as_whom_it_runs(tmp_path):
-    assert said(tmp_path, """echo "{\\"status\\": \\"pass\\", \\"message\\": \\"$(id -un)\\"}\"""")[1] == "nobody"
-    os.chown(tmp_path / "check", 65534, 65534)
-    found = prove_site.run({"name": "x", "command": [str(tmp_path / "check")], "user": "root"}, ABOUT)
+def test_as_whom_it_runs(open_folder):
+    assert said(open_folder, """echo "{\\"status\\": \\"pass\\", \\"message\\": \\"$(id -un)\\"}\"""")[1] == "nobody"
+    os.chown(open_folder / "check", 65534, 65534)
+    found = prove_site.run({"name": "x", "command": [str(open_folder / "check")], "user": "root"}, ABOUT)
     assert "others than root may change" in judge(found, Bounds())[1]
 
 
-def test_the_next_command_is_about_this_machine_too(tmp_path):
-    given = tmp_path / "v.yml"
+def test_the_next_command_is_about_this_machine_too(open_folder):
+    given = open_folder / "v.yml"
     given.write_text("gpu_verify_site: [{name: odd, command: [/bin/false]}]\n")
     command = [sys.executable, "-m", "provision", "verify", "--local", "--check", "site.check", "-e", f"@{given}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

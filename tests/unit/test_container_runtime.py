@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -395,17 +394,13 @@ class Silent:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root works as somebody else")
-def test_a_users_file_is_written_as_the_user(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+def test_a_users_file_is_written_as_the_user(open_folder: Path) -> None:
+    home = open_folder / "home"
     home.mkdir()
-    for folder in (tmp_path, home):
-        folder.chmod(0o755)
-    for parent in tmp_path.relative_to(tempfile.gettempdir()).parents:
-        folder = tempfile.gettempdir() / parent
-        folder.chmod(folder.stat().st_mode | 0o011)
+    home.chmod(0o755)
     os.chown(home, 65534, 65534)
     row = {"uid": 65534, "gid": 65534, "home": str(home)}
-    host = containers_host.Host(host_tree.HostTree("/"), False, str(tmp_path / "backup"), lambda *_: (1, "", ""))
+    host = containers_host.Host(host_tree.HostTree("/"), False, str(open_folder / "backup"), lambda *_: (1, "", ""))
     daemon = containers_docker.UserDocker(host, "when_idle", "nobody", row, Silent)
     daemon.ensure({"runtime": True})
     file = home / ".config/docker/daemon.json"
@@ -414,7 +409,7 @@ def test_a_users_file_is_written_as_the_user(tmp_path: Path) -> None:
     assert "reads" in host.warnings[0]
 
     # A link into what only root may read leads root nowhere.
-    secret = tmp_path / "secret.json"
+    secret = open_folder / "secret.json"
     secret.write_text("{}")
     secret.chmod(0o600)
     file.unlink()
