@@ -249,7 +249,7 @@ def small_disk(place):
 
     yield mount
     for path in mounted:
-        subprocess.run(["umount", str(path)], check=True)
+        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def test_a_disk_that_is_too_small_by_the_installers_own_word(place, small_disk):
@@ -571,3 +571,27 @@ def test_a_user_that_is_not_there(place):
 def test_a_tilde_is_written_out(place):
     place.install(prefix=f"~{place.user}/.miniconda3")
     assert prefix_state(str(place.prefix))["state"] == "whole"
+
+
+class Me:
+    """An owner who is whoever runs this."""
+
+    def become(self, umask):
+        pass
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("function", [interrupt, object], ids=["Ctrl-C", "no plain data"])
+def test_what_fails_as_the_owner_fails_here_and_no_copy_goes_on(function, tmp_path):
+    me = os.getpid()
+    try:
+        with pytest.raises(RuntimeError):
+            conda_common.as_owner(Me(), 0o022, function)
+    finally:
+        if os.getpid() != me:
+            (tmp_path / "copy").touch()
+            os._exit(1)
+    assert not (tmp_path / "copy").exists()

@@ -74,10 +74,10 @@ def test_an_answer_comes_back_apart_from_what_is_printed(job):
 
 def test_a_hang_ends_with_everything_that_it_started(job, tmp_path):
     started = time.monotonic()
-    outcome = prove_job.run(job("hang", {"pid": str(tmp_path / "pid")}, timeout_s=1.0))
-    assert time.monotonic() - started < 8
+    outcome = prove_job.run(job("hang", {"pid": str(tmp_path / "pid")}, timeout_s=4.0))
+    assert time.monotonic() - started < 30
     assert (outcome.status, outcome.at) == ("timeout", "waiting for nothing")
-    assert "1 s" in outcome.message
+    assert "4 s" in outcome.message
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 5
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
@@ -156,6 +156,17 @@ def test_side_by_side(job):
     outcomes = prove_job.run_all([job("hang", {"pid": "/dev/null"}, timeout_s=1.5), job("answer"), job("crash")])
     assert [outcome.status for outcome in outcomes] == ["timeout", "ok", "killed"]
     assert time.monotonic() - started < 8
+
+
+def test_an_interpreter_that_hangs_before_it_reads_is_given_up(job, tmp_path):
+    """A request that no pipe holds, and a wrapper on a disk that does not answer."""
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\nexec sleep 20\n")
+    python.chmod(0o755)
+    outcome = prove_job.run(job("answer", {"a": "x" * 200_000}, python=str(python), timeout_s=2))
+    assert outcome.status == "timeout", outcome.message
+    whole = prove_job.run(job("answer", {"a": "x" * 200_000}))
+    assert whole.result["got"]["a"] == "x" * 200_000
 
 
 def test_descriptors_and_children_do_not_pile_up(job):

@@ -1,5 +1,6 @@
 """Folders for temporary files: what killed processes left goes, what living ones have stays."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -56,3 +57,17 @@ def test_a_file_with_such_a_name_is_no_folder(tmp_path):
     path.touch()
     scratch.remove_left_behind(str(tmp_path))
     assert path.exists()
+
+
+def test_what_another_process_still_writes_to_stops_nobody(tmp_path, monkeypatch):
+    left = tmp_path / f"{scratch.PREFIX}command-{GONE}-1-{SPACE}-abcd"
+    left.mkdir()
+
+    def rmtree(path):
+        if path == str(left):
+            raise OSError(errno.ENOTEMPTY, "a file came meanwhile", path)
+        Path(path).rmdir()
+
+    monkeypatch.setattr(scratch.shutil, "rmtree", rmtree)
+    with scratch.Folder("new", str(tmp_path)):
+        assert left.exists()

@@ -140,21 +140,24 @@ def as_owner(owner, umask, function, *args):
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
-        os.close(read)
         try:
-            owner.become(umask)
-            os.chdir("/")
-            answer = "value", function(*args)
-        except CondaError as error:
-            answer = "conda", [error.code, error.message, error.because, error.hint]
-        except OSError as error:
-            answer = "os", [error.errno, error.strerror, error.filename]
-        except Exception as error:
-            # the parent must hear of it; it raises
-            answer = "other", ["%s: %s" % (type(error).__name__, error)]
-        with os.fdopen(write, "w") as pipe:
-            json.dump(answer, pipe)
-        os._exit(0)
+            os.close(read)
+            try:
+                owner.become(umask)
+                os.chdir("/")
+                answer = json.dumps(["value", function(*args)])
+            except CondaError as error:
+                answer = json.dumps(["conda", [error.code, error.message, error.because, error.hint]])
+            except OSError as error:
+                answer = json.dumps(["os", [error.errno, error.strerror, error.filename]])
+            except Exception as error:
+                # the parent must hear of it; it raises
+                answer = json.dumps(["other", ["%s: %s" % (type(error).__name__, error)]])
+            with os.fdopen(write, "w") as pipe:
+                pipe.write(answer)
+        finally:
+            # Whatever happened (Ctrl-C as well): no second copy of the caller goes on.
+            os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
         text = pipe.read()

@@ -65,7 +65,9 @@ def remove_left_behind(base):
         ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
         near = owner.group(3) in (None, _namespace())
         if ours and near and not _lives(int(owner.group(1)), owner.group(2)):
-            remove(path)
+            # What the killed one had started may still write there, or have something mounted: the next one tries again.
+            with contextlib.suppress(OSError):
+                remove(path)
 
 
 def remove(path):

@@ -154,6 +154,8 @@ class _Child(object):
         self.started = time.monotonic()
         self.looked = 0.0
         self.pending = b""
+        # what is not sent yet
+        self.asked = b""
         self.printed = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by end()
         self.reader, writer = os.pipe()
         try:
@@ -186,19 +188,30 @@ class _Child(object):
                 "parent": os.getpid(),
             }
         ).encode("utf-8")
-        try:
-            self.process.stdin.write(request)
-            self.process.stdin.close()
-        except BrokenPipeError:
-            # It ended before it read: how, its exit status tells.
-            pass
+        # A pipe holds 64 KiB: more has to wait until it reads, and it may hang before that.
+        os.set_blocking(self.process.stdin.fileno(), False)
+        self.asked = memoryview(request)
+        self._ask()
 
     @property
     def finished(self):
         return self.outcome is not None
 
+    def _ask(self):
+        try:
+            self.asked = self.asked[os.write(self.process.stdin.fileno(), self.asked) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            # It ended before it read: how, its exit status tells.
+            self.asked = b""
+        if not self.asked:
+            self.process.stdin.close()
+
     def check(self, ready):
-        """Take what has come, and judge time and memory."""
+        """Send what is left, take what has come, and judge time and memory."""
+        if self.asked:
+            self._ask()
         if ready:
             self._read()
         if self.finished:
@@ -267,6 +280,7 @@ class _Child(object):
         """End the process group, whatever is left of it, and close what was opened."""
         if self.process is not None:
             _end_group(self.process)
+            self.process.stdin.close()
         os.close(self.reader)
         if self.outcome is not None:
             size = os.fstat(self.printed.fileno()).st_size
@@ -276,7 +290,8 @@ class _Child(object):
 
 
 def _wait(children):
-    ready, _, _ = select.select([child.reader for child in children], [], [], 0.1)
+    asked = [child.process.stdin for child in children if child.asked]
+    ready, _, _ = select.select([child.reader for child in children], asked, [], 0.1)
     for child in children:
         child.check(child.reader in ready)
         if child.finished and child.process is not None:
