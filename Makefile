@@ -17,6 +17,11 @@ ifneq ($(IN_MEMORY),)
 unit system lab-test package: export TMPDIR ?= $(IN_MEMORY)
 endif
 
+# In CI a part that does not end is interrupted, so that pytest says what failed and where it hung. test-all takes hours.
+ifeq ($(CI)$(filter thorough,$(HYPOTHESIS_PROFILE)),true)
+IN_TIME := timeout --foreground --signal INT --kill-after 60 40m
+endif
+
 .PHONY: docs docs-site recordings help demo test unit system lint lab-test lab-self-test metal molecule package release-check bench attack test-all clean needs
 PARTS := lab-test lint unit system molecule package
 
@@ -51,7 +56,7 @@ recordings: $(STAMP)  ## the screens of the documentation, from simulated hosts 
 
 # The words of messages and pages are lint's. In one process: two would each collect ten thousand tests and report them to a third.
 unit: $(STAMP)  ## unit tests and the fast attacks: no root, no network
-	$(BIN)/python -m pytest tests/unit tests/attack --ignore=tests/attack/lab --ignore=tests/unit/test_words.py
+	$(IN_TIME) $(BIN)/python -m pytest tests/unit tests/attack --ignore=tests/attack/lab --ignore=tests/unit/test_words.py
 
 lint: $(STAMP)  ## ruff, mypy, yamllint, words of the documentation, ansible-lint (profile production)
 	$(BIN)/ruff check .
@@ -64,14 +69,14 @@ lint: $(STAMP)  ## ruff, mypy, yamllint, words of the documentation, ansible-lin
 
 system: $(STAMP)  ## tests with real ansible-playbook, ssh, sudo and terminals on this machine
 	tools/test-needs.sh
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/system
+	$(IN_TIME) $(BIN)/python -m pytest -n 2 --dist loadfile tests/system
 
 # Ubuntu's own root file system for the tests with real apt, where one lies beside the checkout.
 lab-test: export LAB_APT_ROOTFS ?= $(wildcard ../shared/images/ubuntu-24.04-rootfs.tar.xz)
 # Long files come first (tests/apt/test_transaction.py) and the small ones of tests/apt last, so that none runs alone at the end.
 lab-test: $(STAMP)  ## tests on simulated hosts and real apt (containers, root)
 	$(BIN)/python -m tests.lab setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/apt/test_t*.py tests/faults tests/attack/lab tests/lab tests/apt/test_[!t]*.py --ignore=tests/lab/self
+	$(IN_TIME) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/apt/test_t*.py tests/faults tests/attack/lab tests/lab tests/apt/test_[!t]*.py --ignore=tests/lab/self
 
 lab-self-test: $(STAMP)  ## the simulator's own tests: run them when tests/lab changed
 	$(BIN)/python -m tests.lab setup
@@ -94,7 +99,7 @@ molecule: $(STAMP)  ## the Molecule scenarios of all roles, or of ROLES="nvidia_
 
 package: $(STAMP)  ## wheel and collection, built and run outside this checkout
 	$(BIN)/python -m tests.lab setup
-	$(BIN)/python -m pytest tests/package
+	$(IN_TIME) $(BIN)/python -m pytest tests/package
 
 release-check: $(STAMP)  ## sdist, wheel and collection: built, installed on every Python here, judged by the ecosystem's tools
 	$(BIN)/python -m tools.release_check

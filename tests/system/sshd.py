@@ -45,14 +45,15 @@ class Sshd:
         folder = self.folder = Path(tempfile.mkdtemp(prefix="gpu-provision-sshd-"))
         self.user = getpass.getuser() if os.geteuid() else "root"
         self.home = pwd.getpwuid(os.geteuid()).pw_dir
-        with socket.socket() as free:
-            free.bind((self.address, 0))
-            self.port = free.getsockname()[1]
         self.key, self.known_hosts = folder / "id", folder / "known_hosts"
         keygen(folder / "host_key")
         keygen(self.key)
         shutil.copy(folder / "id.pub", folder / "authorized_keys")
         self.host_key = " ".join((folder / "host_key.pub").read_text().split()[:2])
+        # As late as may be: others look for a free port too.
+        with socket.socket() as free:
+            free.bind((self.address, 0))
+            self.port = free.getsockname()[1]
         self.known_hosts.write_text(f"[{self.address}]:{self.port} {self.host_key}\n")
         config = folder / "sshd_config"
         config.write_text(_CONFIG.format(port=self.port, folder=folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import select
@@ -73,21 +74,21 @@ def test_zsh(typed, script, tmp_path):
     env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "TERM": "dumb", "PS1": "> ", "HOME": str(tmp_path)}
     terminal, end = pty.openpty()
     termios.tcsetwinsize(end, (40, 250))
-    with subprocess.Popen(
-        ["zsh", "-f", "-i"], stdin=end, stdout=end, stderr=end, env=env, start_new_session=True
-    ) as shell:
+    with (
+        subprocess.Popen(
+            ["zsh", "-f", "-i"], stdin=end, stdout=end, stderr=end, env=env, start_new_session=True
+        ) as shell,
+        contextlib.ExitStack() as stack,
+    ):
         os.close(end)
+        stack.callback(shell.kill)
         os.write(terminal, f"autoload -Uz compinit; compinit -u -D; source {path}; echo loa''ded\n".encode())
         assert "loaded" in until(terminal, "loaded")
         for line, word in typed.items():
             whole = line.rpartition(" ")[0] + " " + word
             os.write(terminal, line.encode() + b"\t")
-            shown = until(terminal, whole)
-            if whole not in shown:
-                shell.kill()
-            assert whole in shown, line
+            assert whole in until(terminal, whole), line
             os.write(terminal, b"\x15")
-        shell.kill()
     os.close(terminal)
 
 

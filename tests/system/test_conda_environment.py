@@ -458,7 +458,7 @@ def test_a_full_disk_under_the_environments(place):
         place.environment()
         assert environment_state(str(env(place)))["state"] == "whole"
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 # test_conda_install.py has proxies of each kind.

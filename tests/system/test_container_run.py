@@ -100,7 +100,7 @@ def test_a_daemon_without_the_toolkit(make: Callable[..., RealDocker]) -> None:
 
 def test_a_program_that_hangs_is_ended_with_its_container(make: Callable[..., RealDocker]) -> None:
     daemon = make("/usr/bin/busybox sleep 300")
-    status, message, *_ = prove(timeout=6.0)
+    status, message, *_ = prove(timeout=12.0)
     assert status == "fail" and "did not end in time" in message
     assert left(daemon) == []
 

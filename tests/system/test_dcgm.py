@@ -67,7 +67,7 @@ def test_without_a_host_engine_no_diagnostic_starts(dcgmi, open_folder):
 def test_one_that_hangs_may_stop_its_tests_before_it_ends(dcgmi, open_folder):
     open_folder.chmod(0o777)
     dcgmi(f"trap 'touch {open_folder}/stopped; exit 1' TERM; sleep 600 & wait")
-    assert said(timeout=2.0)[1].startswith("dcgmi diag -r 1 did not end within 2 s and was stopped")
+    assert said(timeout=5.0)[1].startswith("dcgmi diag -r 1 did not end within 5 s and was stopped")
     assert (open_folder / "stopped").exists()
 
 

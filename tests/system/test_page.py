@@ -58,6 +58,7 @@ def opened(chromium, tmp_path):
         shown.set_default_timeout(20_000)
         shown.on("console", lambda message: wrong.append(message.text))
         shown.on("pageerror", lambda error: wrong.append(str(error)))
+        shown.on("crash", lambda page: wrong.append("the page crashed"))
         shown.on("dialog", lambda dialog: (wrong.append("a dialog"), dialog.dismiss()))
         shown.on("request", lambda request: wrong.append(request.url) if request.url != path.as_uri() else None)
         shown.goto(path.as_uri())

@@ -59,7 +59,7 @@ def test_an_image_that_was_pulled_goes_again_and_one_that_was_there_stays(tmp_pa
 
 def test_a_hang_is_ended_and_cleaned_up(tmp_path, monkeypatch):
     script = 'case "$1" in run) sleep 60 & wait;; import) cat > /dev/null;; esac'
-    said = podman(tmp_path, monkeypatch, script, timeout=1.0)
+    said = podman(tmp_path, monkeypatch, script, timeout=4.0)
     assert said.status == "fail" and "did not end in time" in said.message
     assert calls(tmp_path) == ["import", "run", "rm", "rmi"]
 

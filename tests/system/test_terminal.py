@@ -1,6 +1,5 @@
 """apply in a real terminal: the question, live progress, Ctrl-C in the middle, and the terminal as it was."""
 
-import contextlib
 import json
 import os
 import pty
@@ -37,19 +36,19 @@ PLAY = """
 """
 
 
-def in_a_terminal(tmp_path, keys):
-    """Run the program in a terminal of its own; return (what it showed, exit code, seconds after the last key, settings as before).
+def in_a_terminal(tmp_path, keys, words=("-c", PROGRAM), term="xterm"):
+    """Run Python in a terminal of its own; return (what it showed, exit code, seconds after the last key, settings as before).
 
-    keys: [(what is waited for, what is typed then)].
+    keys: [(what is waited for, what is typed then)]. After a minute it is killed.
     """
     (tmp_path / "site.yml").write_text(PLAY)
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
         # The checkout only: what runs on "hosts" here is another Python, which inherits this.
-        os.environ.update(PYTHONPATH=str(ROOT), TERM="xterm", PWD=str(tmp_path), HOME=str(tmp_path))
+        os.environ.update(PYTHONPATH=str(ROOT), TERM=term, PWD=str(tmp_path), HOME=str(tmp_path))
         os.environ.pop("ANSIBLE_CONFIG", None)
-        os.execv(sys.executable, [sys.executable, "-c", PROGRAM])  # noqa: S606 - the terminal is the point
+        os.execv(sys.executable, [sys.executable, *words])  # noqa: S606 - the terminal is the point
     before = termios.tcgetattr(terminal)
     shown, typed = b"", time.monotonic()
     deadline = time.monotonic() + 60
@@ -104,15 +103,6 @@ SLOW_INVENTORY = '#!/bin/sh\nsleep 2\necho \'{"all": {"hosts": []}}\'\n'
 def test_a_slow_inventory_is_no_blank_screen(tmp_path):
     (tmp_path / "slow").write_text(SLOW_INVENTORY)
     (tmp_path / "slow").chmod(0o755)
-    argv = [sys.executable, "-m", "provision", "scan", "-i", "slow"]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(tmp_path)
-        os.execve(argv[0], argv, {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"})  # noqa: S606
-    shown = b""
-    with contextlib.suppress(OSError):
-        while data := os.read(terminal, 65536):
-            shown += data
-    os.waitpid(pid, 0)
+    shown = in_a_terminal(tmp_path, [], ("-m", "provision", "scan", "-i", "slow"), "dumb")[0]
     said = "reading the inventory"
-    assert shown.decode().startswith(f"{said}\r{' ' * len(said)}\r"), shown
+    assert shown.startswith(f"{said}\r{' ' * len(said)}\r"), shown
