@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import provision.collection  # noqa: F401  (makes the collection importable)
+from ansible_collections.gpu.provision.plugins.module_utils.apt import disk as apt_disk
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.apt import query as apt_query
 from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_names
@@ -424,6 +425,8 @@ class _Planner:
         else:
             apply_simulation(plan, answer, self.requested_by_part)
             plan.blockers += self._judge(plan, answer["changes"], install)
+            if full := answer.get("full"):
+                plan.blockers.append(Issue(host=plan.host, because=full, **apt_disk.REFUSED))
         if plan.blockers:
             plan.status, plan.steps = "blocked", []
 

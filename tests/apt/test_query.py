@@ -102,6 +102,16 @@ def test_simulation_sees_through_holds_of_the_driver_only(host: Root) -> None:
     assert any(line.startswith("E: ") and "held packages" in line for line in held["because"])
 
 
+def test_no_room_is_said_before_anybody_agrees(host: Root) -> None:
+    asked = {"op": "simulate", "install": pinned("580", NEW), "remove": names("550")}
+    assert host.module("apt_query", **asked)["result"]["full"] == []
+    host.mount("-t", "tmpfs", "-o", "size=90m,mode=0755", "tmpfs", "/boot")
+    (host.path / "boot/initrd.img-6.8.0-45-generic").write_bytes(b"x" * (40 << 20))
+    for user in (0, 65534):
+        result = host.module("apt_query", **asked, user=user)["result"]
+        assert result["full"] == ["/boot: 50 MiB free, 40 MiB needed, 64 MiB must stay free"]
+
+
 def test_unmet_dependencies_name_both_packages(root: Root, repo: Repo) -> None:
     repo.add("nvidia-driver-550-open", OLD, Depends="libnvidia-gl-550 (= 1)")
     repo.publish()

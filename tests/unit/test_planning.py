@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 import provision.collection  # noqa: F401  (makes the collection importable)
 from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
@@ -84,6 +85,17 @@ def test_a_changing_host_is_asked_twice_and_nothing_is_left_there():
         7,
         ["libnvidia-compute-580"],
     )
+
+
+def test_a_change_that_has_no_room_is_blocked():
+    lines = ["/boot: 50 MiB free, 40 MiB needed, 64 MiB must stay free"]
+    call = FakeHost(CANDIDATES["noble"], {**CHANGES, "full": lines})
+    plan = plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
+    (blocker,) = plan.blockers
+    assert (plan.status, blocker.code, blocker.because) == ("blocked", "apt.disk_full", lines)
+    call.simulation = {**CHANGES, "full": "everything"}
+    with pytest.raises(ValidationError):
+        plan_from_facts("gpu01", host(["RTX 4090"]), call, DEFAULTS)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from ansible_collections.gpu.provision.plugins.module_utils.lib import driver_na
 RESERVE = {"/": 512 << 20, "/var": 256 << 20, "/boot": 64 << 20}
 # A DKMS build of the NVIDIA modules unpacks and links in /var/lib/dkms (measured, 580 open: below 600 MB).
 DKMS_BUILD = 700 << 20
+# The fields of the error or issue, besides the lines of full().
+REFUSED = {"code": "apt.disk_full", "message": "not enough free disk space", "hint": "free some space first"}
 
 
 def reserve(mib=None):
@@ -51,6 +53,16 @@ def problems(needed, reserves, statvfs=os.statvfs, device=lambda path: os.stat(p
     return lines
 
 
+def full(answer, mib=None):
+    """Lines that say where there is no room for what a simulation (apt.query) found. mib: see reserve."""
+    needed = needs(answer["changes"], answer["download_bytes"], answer["disk_bytes"], largest_initrd())
+    return problems({path: size for path, size in needed.items() if os.path.isdir(path)}, reserve(mib))
+
+
 def largest_initrd():
-    sizes = [os.stat("/boot/" + name).st_size for name in os.listdir("/boot") if name.startswith("initrd.img")]
+    """Bytes; 0 where a plan is made by somebody who may not look: the transaction may."""
+    try:
+        sizes = [os.stat("/boot/" + name).st_size for name in os.listdir("/boot") if name.startswith("initrd.img")]
+    except OSError:
+        return 0
     return max(sizes) if sizes else 0

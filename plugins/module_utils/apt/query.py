@@ -19,6 +19,7 @@ import time
 
 from ansible_collections.gpu.provision.plugins.module_utils.apt import common as apt_common
 from ansible_collections.gpu.provision.plugins.module_utils.apt import conf as apt_conf
+from ansible_collections.gpu.provision.plugins.module_utils.apt import disk as apt_disk
 from ansible_collections.gpu.provision.plugins.module_utils.apt import files as apt_files
 from ansible_collections.gpu.provision.plugins.module_utils.apt import sources as apt_sources
 from ansible_collections.gpu.provision.plugins.module_utils.apt.common import AptError
@@ -77,7 +78,9 @@ def main(args, session=True):
             atexit.register(scratch.remove, answer["workdir"])
         return answer
     if operation == "simulate":
-        return simulate(**args)
+        answer = simulate(**args)
+        # The transaction would refuse it, so that nobody has to agree first.
+        return dict(answer, full=apt_disk.full(answer)) if answer["ok"] else answer
     if operation == "cleanup":
         return cleanup(**args)
     raise AptError("apt.usage", "unknown operation %r" % operation)

@@ -464,12 +464,9 @@ class _Task(object):
                 because=moved,
                 hint="plan again",
             )
-        needed = apt_disk.needs(
-            answer["changes"], answer["download_bytes"], answer["disk_bytes"], apt_disk.largest_initrd()
-        )
-        full = apt_disk.problems(needed, apt_disk.reserve(self.reserve))
+        full = apt_disk.full(answer, self.reserve)
         if full:
-            raise AptError("apt.disk_full", "not enough free disk space", because=full, hint="free some space first")
+            raise AptError(because=full, **apt_disk.REFUSED)
         return answer["changes"]
 
     def _refused(self, answer, packages):
